@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// The Python module _C: what python/libtorch_neuronx_lite may call. Types only; the work is done below.
+#include <pybind11/pybind11.h>
+#include <torch/headeronly/version.h>
+
+#include "ops/registration.h"
+
+PYBIND11_MODULE(_C, m) {
+  nxl::ops::ensure_linked();
+  // The minor this build is for; _compat compares it with the torch that is running.
+  m.attr("built_for_torch") = TORCH_VERSION;
+}
