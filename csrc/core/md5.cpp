@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// RFC 1321 MD5.
+#include <bit>
+#include <cstring>
+
+#include "core/digest.h"
+
+namespace nxl {
+namespace {
+
+constexpr size_t kBlock = 64;
+
+// floor(2^32 * |sin(i + 1)|), and the shift of each round of four.
+constexpr uint32_t kSine[64] = {
+    0xd76aa478, 0xe8c7b756, 0x242070db, 0xc1bdceee, 0xf57c0faf, 0x4787c62a, 0xa8304613, 0xfd469501,
+    0x698098d8, 0x8b44f7af, 0xffff5bb1, 0x895cd7be, 0x6b901122, 0xfd987193, 0xa679438e, 0x49b40821,
+    0xf61e2562, 0xc040b340, 0x265e5a51, 0xe9b6c7aa, 0xd62f105d, 0x02441453, 0xd8a1e681, 0xe7d3fbc8,
+    0x21e1cde6, 0xc33707d6, 0xf4d50d87, 0x455a14ed, 0xa9e3e905, 0xfcefa3f8, 0x676f02d9, 0x8d2a4c8a,
+    0xfffa3942, 0x8771f681, 0x6d9d6122, 0xfde5380c, 0xa4beea44, 0x4bdecfa9, 0xf6bb4b60, 0xbebfbc70,
+    0x289b7ec6, 0xeaa127fa, 0xd4ef3085, 0x04881d05, 0xd9d4d039, 0xe6db99e5, 0x1fa27cf8, 0xc4ac5665,
+    0xf4292244, 0x432aff97, 0xab9423a7, 0xfc93a039, 0x655b59c3, 0x8f0ccc92, 0xffeff47d, 0x85845dd1,
+    0x6fa87e4f, 0xfe2ce6e0, 0xa3014314, 0x4e0811a1, 0xf7537e82, 0xbd3af235, 0x2ad7d2bb, 0xeb86d391};
+constexpr int kShift[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, {6, 10, 15, 21}};
+
+using State = std::array<uint32_t, 4>;
+
+void compress(State& state, const uint8_t* data, size_t blocks) {
+  for (; blocks != 0; --blocks, data += kBlock) {
+    auto [a, b, c, d] = state;
+    for (uint32_t i = 0; i < 64; ++i) {
+      uint32_t mix = 0, word = 0;
+      switch (i / 16) {
+        case 0:
+          mix = (b & c) | (~b & d), word = i;
+          break;
+        case 1:
+          mix = (d & b) | (~d & c), word = (5 * i + 1) % 16;
+          break;
+        case 2:
+          mix = b ^ c ^ d, word = (3 * i + 5) % 16;
+          break;
+        default:
+          mix = c ^ (b | ~d), word = (7 * i) % 16;
+      }
+      const uint8_t* p = data + 4 * word;
+      const uint32_t value = uint32_t{p[0]} | uint32_t{p[1]} << 8 | uint32_t{p[2]} << 16 | uint32_t{p[3]} << 24;
+      const uint32_t rotated = std::rotl(a + mix + kSine[i] + value, kShift[i / 16][i % 4]);
+      a = d, d = c, c = b, b = b + rotated;
+    }
+    state[0] += a, state[1] += b, state[2] += c, state[3] += d;
+  }
+}
+
+}  // namespace
+
+Md5Digest md5(std::span<const std::byte> data) {
+  State state = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
+  const auto* bytes = reinterpret_cast<const uint8_t*>(data.data());
+  const size_t whole = data.size() / kBlock;
+  const size_t rest = data.size() % kBlock;
+  compress(state, bytes, whole);
+  uint8_t tail[2 * kBlock] = {};
+  if (rest != 0) std::memcpy(tail, bytes + whole * kBlock, rest);
+  tail[rest] = 0x80;
+  const size_t tail_blocks = rest < kBlock - 8 ? 1 : 2;
+  const uint64_t bits = uint64_t{data.size()} * 8;
+  for (int i = 0; i < 8; ++i) tail[tail_blocks * kBlock - 8 + i] = static_cast<uint8_t>(bits >> (8 * i));
+  compress(state, tail, tail_blocks);
+  Md5Digest out;
+  for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<uint8_t>(state[i / 4] >> (8 * (i % 4)));
+  return out;
+}
+
+}  // namespace nxl
