@@ -6,6 +6,7 @@
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 namespace nxl::device {
@@ -45,6 +46,8 @@ class NeuronGenerator final : public c10::GeneratorImpl {
 // The default generator of a device, made on first use. Throws for an index outside the visible cores.
 const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator make_generator(c10::DeviceIndex device);
+// torch.manual_seed: seeds the default generators, those not made yet as well. Needs no runtime.
+void seed_default_generators(uint64_t seed);
 
 // The CPU generator behind `generator`: the device's default for nullopt, the generator itself when it is a CPU one.
 at::Generator cpu_generator_for(const std::optional<at::Generator>& generator, c10::DeviceIndex device);
