@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What every Python test starts from: this machine's host runtime, its own cache, no leftovers from the shell."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_PREFIXES = ("NEURON_", "VLLM_NEURON_", "VLLM_CACHE_ROOT")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Clears the environment before any test module is imported: the runtime reads it once, at first use.
+
+    Inside a compiled region a graph either runs whole on the device or fails, so `error` there would change nothing;
+    what it catches is an operator that fell out of a graph. Tests of the fallback itself set `allow` again.
+    """
+    for name in [name for name in os.environ if name.startswith(_PREFIXES)]:
+        del os.environ[name]
+    os.environ["NEURON_LIBTORCH_RUNTIME"] = "host"
+    config.stash[_CACHE_KEY] = None
+
+
+_CACHE_KEY = pytest.StashKey[str | None]()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Each run compiles into a folder of its own; a NEFF left by another version must not answer."""
+    os.environ["NEURON_LIBTORCH_CACHE_ROOT"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variables a test changes through monkeypatch, or directly, end with it."""
+    for name, value in os.environ.items():
+        if name.startswith(_PREFIXES):
+            monkeypatch.setenv(name, value)
+
+
+@pytest.fixture(autouse=True)
+def seed() -> int:
+    """Every test starts from the same random numbers; the fixture's value is the seed."""
+    import torch
+
+    value = 20_260
+    random.seed(value)
+    torch.manual_seed(value)
+    return value
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the source tree, for tests of files that are not installed."""
+    return Path(__file__).parents[1]
