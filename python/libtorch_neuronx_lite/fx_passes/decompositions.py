@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decomposition table AOTAutograd traces with: PyTorch's core ATen set, less what makes poor code, plus our own."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import core_aten_decompositions, get_decompositions
+
+from . import activations, attention, indexing, linear, normalization
+
+aten = torch.ops.aten
+
+# Kept whole: the rng pass replaces them after tracing, when the seed is an input.
+RANDOM = (
+    aten.rand,
+    aten.rand_like,
+    aten.randn,
+    aten.randn_like,
+    aten.randint,
+    aten.randint_like,
+    aten.randperm,
+    aten.uniform,
+    aten.normal,
+    aten.normal_functional,
+    aten.bernoulli,
+    aten.exponential,
+    aten.native_dropout,
+    aten.multinomial,
+)
+
+# Kept whole because torch-mlir's own lowering is better than what the PyTorch decomposition leaves behind.
+_WHOLE = (aten.roll, aten.one_hot, aten.empty_like, aten.isfinite, aten.eye, aten.split_with_sizes)
+
+# Not in the core set, and not lowered by torch-mlir.
+_EXTRA = (
+    aten._native_batch_norm_legit_functional,
+    aten._native_batch_norm_legit,
+    aten.upsample_bilinear2d.vec,
+    aten.squeeze.dims,
+    aten._euclidean_dist,
+    aten.grid_sampler_2d,
+    aten.logsumexp,
+    aten._log_softmax,
+    aten.diag,
+    aten.index_select,
+    aten.index_add,
+    aten.index_fill,
+    aten.masked_fill,
+    aten.lerp,
+    aten.trace,
+)
+
+_OWN: dict[Any, Callable[..., Any]] = {
+    aten.mean.dim: normalization.mean,
+    aten.mean.default: normalization.mean_all,
+    aten.var.correction: normalization.var,
+    aten.std.correction: normalization.std,
+    aten.var_mean.correction: normalization.var_mean,
+    aten.native_layer_norm.default: normalization.native_layer_norm,
+    aten._fused_rms_norm.default: normalization.rms_norm,
+    aten.native_group_norm.default: normalization.native_group_norm,
+    aten._native_batch_norm_legit_no_training.default: normalization.batch_norm_inference,
+    aten.gelu.default: activations.gelu,
+    aten.silu.default: activations.silu,
+    aten.mish.default: activations.mish,
+    aten.softplus.default: activations.softplus,
+    aten.index_copy.default: indexing.index_copy,
+    aten.masked_scatter.default: indexing.masked_scatter,
+    aten.topk.default: indexing.topk,
+    aten.sort.stable: indexing.sort_stable,
+    aten.addmm.default: linear.addmm,
+    aten.baddbmm.default: linear.baddbmm,
+    aten.addmv.default: linear.addmv,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: attention.flash_attention_for_cpu,
+    aten._scaled_dot_product_attention_math.default: attention.attention_math,
+    aten._scaled_dot_product_fused_attention_overrideable.default: attention.attention_overrideable,
+}
+
+
+@functools.cache
+def decomposition_table() -> dict[Any, Callable[..., Any]]:
+    """Return operator overload to decomposition. Built once a process: the core set takes a moment to collect."""
+    kept = {*RANDOM, *_WHOLE}
+    table: dict[Any, Callable[..., Any]] = {
+        op: function
+        for op, function in core_aten_decompositions().items()
+        if getattr(op, "overloadpacket", op) not in kept
+    }
+    table.update(get_decompositions(list(_EXTRA)))
+    table.update(_OWN)
+    return table

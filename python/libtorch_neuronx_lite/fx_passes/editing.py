@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Inserts nodes into an FX graph with the fake value that every later stage reads from `meta["val"]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+Decompositions = dict[Any, Callable[..., Any]]
+
+
+def fake_value(node: fx.Node) -> Any:
+    """Return the traced value of a node: a fake tensor, a number, or a tuple of them."""
+    return node.meta.get("val")
+
+
+def fake_mode_of(graph: fx.Graph) -> FakeTensorMode:
+    """Return the fake mode that the graph was traced under; a new one when it holds no tensors."""
+    for node in graph.nodes:
+        for leaf in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(leaf, FakeTensor):
+                return leaf.fake_mode
+    return FakeTensorMode()
+
+
+class Editor:
+    """Inserts calls before one node, giving each its fake value and the source line of that node."""
+
+    def __init__(self, graph: fx.Graph, mode: FakeTensorMode, before: fx.Node) -> None:
+        self._graph = graph
+        self._mode = mode
+        self._before = before
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """Insert `target(*args, **kwargs)`; node arguments stand for their fake values."""
+        values, keyword_values = pytree.tree_map_only(fx.Node, fake_value, (args, kwargs))
+        with self._mode:
+            value = target(*values, **keyword_values)
+        with self._graph.inserting_before(self._before):
+            node = self._graph.call_function(target, args, kwargs)
+        self._describe(node, value)
+        return node
+
+    def inline(self, function: Callable[..., Any], args: list[fx.Node], decompositions: Decompositions) -> Any:
+        """Trace `function` over the arguments' fake values and insert what it traced.
+
+        Returns what the function returned, with nodes in place of tensors.
+        """
+        with self._mode:
+            traced = make_fx(function, decomposition_table=decompositions)(*[fake_value(a) for a in args])
+        mapping: dict[fx.Node, fx.Node] = {}
+        arguments = iter(args)
+        result: Any = None
+        for node in traced.graph.nodes:
+            if node.op == "placeholder":
+                mapping[node] = next(arguments)
+            elif node.op == "output":
+                result = pytree.tree_map_only(fx.Node, mapping.__getitem__, node.args[0])
+            elif node.op == "get_attr":
+                raise AssertionError(f"a decomposition captured the tensor {node.target}: build it inside the function")
+            else:
+                with self._graph.inserting_before(self._before):
+                    copied = self._graph.node_copy(node, mapping.__getitem__)
+                self._describe(copied, node.meta["val"])
+                mapping[node] = copied
+        return result
+
+    def _describe(self, node: fx.Node, value: Any) -> None:
+        node.meta["val"] = value
+        for key in ("stack_trace", "nn_module_stack"):
+            if key in self._before.meta:
+                node.meta[key] = self._before.meta[key]
+
+
+def source_line(node: fx.Node) -> str | None:
+    """Return `file:line, in function: code` of the user's line that made the node, or None."""
+    trace = node.meta.get("stack_trace")
+    if not trace:
+        return None
+    frames = [line.strip() for line in trace.strip().splitlines()]
+    heads = [i for i, line in enumerate(frames) if line.startswith('File "')]
+    if not heads:
+        return None
+    head = frames[heads[-1]]
+    file, _, rest = head[len('File "') :].partition('", line ')
+    number, _, function = rest.partition(", in ")
+    code = frames[heads[-1] + 1] if heads[-1] + 1 < len(frames) else ""
+    return f"{file}:{number}, in {function}: {code}".rstrip(": ")
+
+
+def is_floating(value: Any, *dtypes: torch.dtype) -> bool:
+    """Tell whether a fake value is a tensor of one of the dtypes."""
+    return isinstance(value, torch.Tensor) and value.dtype in dtypes

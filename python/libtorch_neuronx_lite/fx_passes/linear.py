@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix products with their scale factors left out where they are one."""
+
+from __future__ import annotations
+
+import torch
+
+
+def _combine(base: torch.Tensor, product: torch.Tensor, beta: float, alpha: float) -> torch.Tensor:
+    if alpha != 1:
+        product = product * alpha
+    if beta == 0:
+        return product.contiguous()
+    if beta != 1:
+        base = base * beta
+    return base + product
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    # The sum with the bias is taken before the one rounding, so the product stays f32.
+    narrow = a.dtype in (torch.bfloat16, torch.float16)
+    matmul = torch.bmm if a.dim() == 3 else torch.mm
+    return matmul(a.float(), b.float()) if narrow else matmul(a, b)
+
+
+def addmm(
+    base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """Decompose `aten.addmm`."""
+    return _combine(base, _product(a, b), beta, alpha).to(a.dtype)
+
+
+def baddbmm(
+    base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """Decompose `aten.baddbmm`."""
+    return _combine(base, _product(a, b), beta, alpha).to(a.dtype)
+
+
+def addmv(
+    base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    """Decompose `aten.addmv`."""
+    return _combine(base, _product(a, b.unsqueeze(1)).squeeze(1), beta, alpha).to(a.dtype)

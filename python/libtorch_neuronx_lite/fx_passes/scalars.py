@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives Python numbers in operators the dtype that eager computes with: no f64, no early rounding to bf16.
+
+Eager on the CPU multiplies a bf16 tensor by the f32 value of a number and rounds once; a lowering that makes the number
+bf16 first rounds twice. A comparison with a number takes the promoted dtype of both, never f64. After this pass binary
+operators have tensor operands of one dtype, which is the form with the plainest lowering.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from .editing import Editor, fake_mode_of, fake_value
+
+aten = torch.ops.aten
+
+# Both operands take the dtype of the result.
+_ARITHMETIC: dict[Any, Any] = {
+    op: getattr(aten, name).Tensor
+    for name in ("add", "sub", "mul", "div", "bitwise_and", "bitwise_or", "bitwise_xor", "fmod", "remainder")
+    for op in (getattr(aten, name).Tensor, getattr(aten, name).Scalar)
+}
+_ARITHMETIC |= {
+    aten.bitwise_left_shift.Tensor_Scalar: aten.bitwise_left_shift.Tensor,
+    aten.bitwise_right_shift.Tensor_Scalar: aten.bitwise_right_shift.Tensor,
+    aten.__lshift__.Scalar: aten.bitwise_left_shift.Tensor,
+    aten.__rshift__.Scalar: aten.bitwise_right_shift.Tensor,
+    aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
+}
+# Both operands take the dtype that they promote to; the result is bool.
+_COMPARISONS: dict[Any, Any] = {
+    op: getattr(aten, name).Tensor
+    for name in ("eq", "ne", "lt", "le", "gt", "ge")
+    for op in (getattr(aten, name).Scalar, getattr(aten, name).Tensor)
+}
+_NARROW = (torch.bfloat16, torch.float16)
+# Numbers for which torch-mlir has a shorter form.
+_POWERS = (0.5, 2, 3)
+
+
+def make_operands(gm: fx.GraphModule) -> None:
+    """Rewrite the binary operators that take a number or mix dtypes, in place."""
+    mode = fake_mode_of(gm.graph)
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or len(node.args) < 2:
+            continue
+        arithmetic, comparison = _ARITHMETIC.get(node.target), _COMPARISONS.get(node.target)
+        if arithmetic is None and comparison is None:
+            continue
+        result = fake_value(node)
+        operands = [fake_value(arg) if isinstance(arg, fx.Node) else arg for arg in node.args[:2]]
+        if node.target is aten.pow.Tensor_Scalar and operands[1] in _POWERS and operands[0].dtype == result.dtype:
+            continue
+        editor = Editor(gm.graph, mode, node)
+        if comparison is not None:
+            dtype = torch.result_type(*(_on_cpu(operand) for operand in operands))
+            new = editor.call(comparison, *(_operand(editor, arg, dtype) for arg in node.args[:2]))
+        else:
+            alpha = node.kwargs.get("alpha", 1)
+            if alpha == 1 and all(isinstance(o, torch.Tensor) and o.dtype == result.dtype for o in operands):
+                continue
+            dtype = result.dtype
+            if dtype in _NARROW and (alpha != 1 or not all(_fits(operand, dtype) for operand in operands)):
+                dtype = torch.float32
+            left, right = (_operand(editor, arg, dtype) for arg in node.args[:2])
+            if alpha != 1:
+                right = editor.call(aten.mul.Tensor, right, _operand(editor, alpha, dtype))
+            new = _cast(editor, editor.call(arithmetic, left, right), result.dtype)
+        node.replace_all_uses_with(new)
+        gm.graph.erase_node(node)
+    gm.recompile()
+
+
+def _on_cpu(operand: Any) -> Any:
+    """A stand-in for type promotion, which looks at dtype and rank only."""
+    if isinstance(operand, torch.Tensor):
+        return torch.empty((1,) * operand.dim(), dtype=operand.dtype, device="cpu")
+    return operand
+
+
+def _fits(operand: Any, dtype: torch.dtype) -> bool:
+    if isinstance(operand, torch.Tensor):
+        return operand.dtype == dtype
+    return bool(torch.tensor(operand, dtype=dtype, device="cpu").item() == operand)
+
+
+def _operand(editor: Editor, arg: Any, dtype: torch.dtype) -> fx.Node:
+    if isinstance(arg, fx.Node):
+        return _cast(editor, arg, dtype)
+    number = arg if dtype.is_floating_point or dtype.is_complex else int(arg)
+    return editor.call(aten.full.default, [], number, dtype=dtype)
+
+
+def _cast(editor: Editor, node: fx.Node, dtype: torch.dtype) -> fx.Node:
+    if fake_value(node).dtype == dtype:
+        return node
+    return editor.call(aten._to_copy.default, node, dtype=dtype)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rewrites in Python what torch-mlir's lowering leaves behind: foreign constants, needless dynamism, f64 detours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch_mlir import ir
+
+
+def clean(module: ir.Module) -> int:
+    """Apply every rewrite to the module's functions; return how many operations remain."""
+    count = 0
+    for function in module.body.operations:
+        for region in function.regions:
+            for block in region.blocks:
+                for op in list(block.operations):
+                    rewrite = _REWRITES.get(op.operation.name)
+                    if rewrite is not None:
+                        rewrite(op.operation)
+                _erase_unused(block)
+                count += len(block.operations)
+    return count
+
+
+def _replace(op: ir.Operation, name: str, operands: list[ir.Value], attributes: dict[str, ir.Attribute]) -> None:
+    new = ir.Operation.create(
+        name,
+        results=[result.type for result in op.results],
+        operands=operands,
+        attributes=attributes,
+        loc=op.location,
+        ip=ir.InsertionPoint(op),
+    )
+    for old, result in zip(op.results, new.results, strict=True):
+        old.replace_all_uses_with(result)
+    op.erase()
+
+
+def _constant(op: ir.Operation) -> None:
+    """arith.constant of a tensor -> stablehlo.constant."""
+    if isinstance(op.results[0].type, ir.RankedTensorType):
+        _replace(op, "stablehlo.constant", [], {"value": op.attributes["value"]})
+
+
+def _static(op: ir.Operation) -> None:
+    """A dynamic form whose result is static -> its static form; the shape operand is read no more."""
+    kind = ir.RankedTensorType(op.results[0].type)
+    if not kind.has_static_shape:
+        return
+    if op.name == "stablehlo.dynamic_iota":
+        _replace(op, "stablehlo.iota", [], {"iota_dimension": op.attributes["iota_dimension"]})
+    elif op.name == "stablehlo.dynamic_reshape":
+        _replace(op, "stablehlo.reshape", [op.operands[0]], {})
+    else:
+        dims = {"broadcast_dimensions": op.attributes["broadcast_dimensions"]}
+        _replace(op, "stablehlo.broadcast_in_dim", [op.operands[0]], dims)
+
+
+def _dot(op: ir.Operation) -> None:
+    """dot_general of two operands widened from bf16 or f16 to f32 -> one that reads them narrow and returns f32."""
+    narrow = [_widened_from(operand) for operand in op.operands]
+    if None in narrow or narrow[0].type.element_type != narrow[1].type.element_type:
+        return
+    names = ("dot_dimension_numbers", "precision_config", "algorithm")
+    attributes = {name: op.attributes[name] for name in names if name in op.attributes}
+    _replace(op, "stablehlo.dot_general", narrow, attributes)
+
+
+def _widened_from(value: ir.Value) -> ir.Value | None:
+    owner = value.owner
+    if not isinstance(owner, ir.Operation) or owner.name != "stablehlo.convert":
+        return None
+    source = owner.operands[0]
+    if str(source.type.element_type) not in ("bf16", "f16") or str(value.type.element_type) != "f32":
+        return None
+    return source
+
+
+def _erase_unused(block: ir.Block) -> None:
+    for op in reversed(list(block.operations)):
+        operation = op.operation
+        if operation.name.startswith(("stablehlo.", "chlo.", "arith.")) and operation.name not in _EFFECTS:
+            if all(not list(result.uses) for result in operation.results):
+                operation.erase()
+
+
+def _sort(op: ir.Operation) -> None:
+    """Every sort is stable: PyTorch's CPU kernels keep the order of equals, and topk is lowered to a sort."""
+    op.attributes["is_stable"] = ir.BoolAttr.get(True)
+
+
+_EFFECTS = frozenset({"stablehlo.return", "stablehlo.custom_call", "stablehlo.send", "stablehlo.recv"})
+_REWRITES: dict[str, Callable[[ir.Operation], None]] = {
+    "arith.constant": _constant,
+    "stablehlo.dynamic_iota": _static,
+    "stablehlo.dynamic_reshape": _static,
+    "stablehlo.dynamic_broadcast_in_dim": _static,
+    "stablehlo.dot_general": _dot,
+    "stablehlo.sort": _sort,
+}

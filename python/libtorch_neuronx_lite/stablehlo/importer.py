@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports a prepared FX graph into torch-mlir's torch dialect, in this process, and refuses what it cannot express."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+from torch_mlir import ir
+from torch_mlir.dialects import torch as torch_dialect
+from torch_mlir.extras.fx_importer import FxImporter
+
+from .._errors import CompileError, UnsupportedOperatorError
+from ..fx_passes.editing import source_line
+
+FUNCTION = "main"
+
+
+def import_graph(gm: fx.GraphModule) -> bytes:
+    """Return MLIR bytecode of a module in the torch dialect whose one function is `main`.
+
+    Raises:
+        UnsupportedOperatorError: torch-mlir has no operator of this name in its dialect.
+        CompileError: the importer made an invalid module.
+    """
+    context = ir.Context()
+    torch_dialect.register_dialect(context)
+    importer = FxImporter(context=context)
+    try:
+        importer.import_stateless_graph(gm.graph, func_name=FUNCTION)
+    except (NotImplementedError, AssertionError, TypeError, ValueError, KeyError) as error:
+        raise CompileError(f"torch-mlir's importer does not take this graph: {error}") from error
+    module = importer.module
+    _refuse_opaque_operators(gm, module)
+    try:
+        module.operation.verify()
+    except ir.MLIRError as error:
+        raise CompileError(f"torch-mlir's importer made an invalid module: {error}") from error
+    return _bytecode(module.operation)
+
+
+def _bytecode(operation: Any) -> bytes:
+    import io
+
+    stream = io.BytesIO()
+    operation.write_bytecode(stream)
+    return stream.getvalue()
+
+
+def _refuse_opaque_operators(gm: fx.GraphModule, module: Any) -> None:
+    for op in module.body.operations[0].regions[0].blocks[0].operations:
+        if op.operation.name == "torch.operator":
+            name = ir.StringAttr(op.operation.attributes["name"]).value.removeprefix("torch.")
+            raise unsupported(gm, name, "torch-mlir has no such operator")
+
+
+def find_node(gm: fx.GraphModule, name: str) -> fx.Node | None:
+    """Return the first node whose operator is `name` (`aten.foo`, `aten.foo.default` or `aten.foo.overload`)."""
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or node.target is operator.getitem:
+            continue
+        if isinstance(node.target, torch._ops.OpOverload):
+            full = str(node.target)
+            if full == name or full == f"{name}.default" or full.rpartition(".")[0] == name:
+                return node
+    return None
+
+
+def unsupported(gm: fx.GraphModule, name: str, reason: str) -> UnsupportedOperatorError:
+    """Make the error for an operator without a lowering; the node's line is looked up in the graph."""
+    node = find_node(gm, name)
+    line = source_line(node) if node is not None else None
+    shown = str(node.target) if node is not None else name
+    return UnsupportedOperatorError(
+        f"operator {shown} cannot be lowered to StableHLO: {reason}.\n  used at {line or 'an unknown line'}\n"
+        "Rewrite that line with other operators, or leave it out of the compiled region"
+        " (torch.compiler.disable, or a graph break).",
+        operator=shown,
+        source=line,
+    )

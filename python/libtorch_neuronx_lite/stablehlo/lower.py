@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a prepared graph to StableHLO bytes: import here, passes in a worker, every failure one exception."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from torch import fx
+
+from .. import worker
+from .._errors import CompileError
+from .importer import import_graph, unsupported
+
+# Seconds for the passes over one graph; a large model's decode step takes about two.
+TIMEOUT = 600.0
+
+_ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'(?: that was explicitly marked illegal)?")
+
+
+def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: Path) -> bytes:
+    """Return MLIR bytecode of the graph in StableHLO, function `main`.
+
+    Args:
+        gm: a prepared graph.
+        aliases: output index -> input index whose memory it is; marked as `tf.aliasing_output` on the argument.
+        name: the graph's name, for messages.
+        repro_dir: folder for the file that shows a failure again.
+
+    Raises:
+        UnsupportedOperatorError: with the operator, the user's line and the repro file.
+        CompileError: any other failure of the lowering.
+    """
+    try:
+        module = import_graph(gm)
+    except CompileError as error:
+        error.attach_repro(write_graph(gm, name, repro_dir))
+        raise
+    params = {"aliases": [[output, source] for output, source in sorted(aliases.items())], "name": name}
+    try:
+        result = worker.run(
+            "stablehlo.pipeline:lower", {"torch": module}, params, timeout=TIMEOUT, name=name, repro_dir=repro_dir
+        )
+    except worker.JobError as error:
+        raise _explain(gm, name, str(error), error, repro_dir) from error
+    except worker.WorkerError as error:
+        raise _explain(gm, name, str(error), error, repro_dir) from error
+    return result.blobs["stablehlo"]
+
+
+def _explain(gm: fx.GraphModule, name: str, text: str, error: Exception, repro_dir: Path) -> CompileError:
+    repro = getattr(error, "repro", None) or write_graph(gm, name, repro_dir)
+    match = _ILLEGAL.search(text)
+    if match:
+        operator = match.group(1).removeprefix("torch.")
+        failure: CompileError = unsupported(gm, operator, "torch-mlir has no lowering for this use of it")
+    else:
+        failure = CompileError(f"lowering the graph '{name}' to StableHLO failed: {text}")
+    failure.attach_repro(repro)
+    return failure
+
+
+def write_graph(gm: fx.GraphModule, name: str, folder: Path) -> Path:
+    """Write the graph as readable code and return the file."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.fxgraph.txt"
+    path.write_text(gm.print_readable(print_output=False), encoding="utf-8")
+    return path

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The MLIR passes from torch-mlir's torch dialect to StableHLO. Runs in a worker: imports MLIR bindings only."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo
+from torch_mlir.dialects import torch as torch_dialect
+from torch_mlir.passmanager import PassManager
+
+from .cleanup import clean
+
+_TO_TORCH_BACKEND = (
+    "builtin.module(func.func(torch-match-quantized-custom-ops),"
+    "torchdynamo-export-to-torch-backend-pipeline{extra-library=})"
+)
+_TO_STABLEHLO = "builtin.module(torch-backend-to-stablehlo-backend-pipeline{allow-non-finites=true})"
+_SIMPLIFY = "builtin.module(func.func(stablehlo-aggressive-simplification),canonicalize,cse)"
+
+
+def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Lower `blobs["torch"]` (bytecode) to `stablehlo` (bytecode).
+
+    Args:
+        blobs: `torch`: a module in the torch dialect with one function, `main`.
+        params: `aliases`: list of [output index, input index]; `name`: the module's symbol.
+
+    Returns:
+        `stablehlo`: a module of StableHLO, CHLO and func operations; argument i of `main` carries
+        `tf.aliasing_output = k` where output k is that argument's memory. The second value is `{"ops": count}`.
+    """
+    context = ir.Context()
+    torch_dialect.register_dialect(context)
+    _stablehlo.register_dialect(context)
+    _stablehlo.register_stablehlo_passes()
+    with context:
+        context.emit_error_diagnostics = True
+        module = ir.Module.parse(blobs["torch"])
+        PassManager.parse(_TO_TORCH_BACKEND).run(module.operation)
+        PassManager.parse(_TO_STABLEHLO).run(module.operation)
+        clean(module)
+        PassManager.parse(_SIMPLIFY).run(module.operation)
+        count = clean(module)
+        _mark_aliases(module, params["aliases"])
+        module.operation.attributes["sym_name"] = ir.StringAttr.get(params["name"])
+        module.operation.verify()
+        stream = io.BytesIO()
+        module.operation.write_bytecode(stream)
+    return {"stablehlo": stream.getvalue()}, {"ops": count}
+
+
+def _mark_aliases(module: ir.Module, aliases: list[list[int]]) -> None:
+    function = module.body.operations[0]
+    arguments = len(function.regions[0].blocks[0].arguments)
+    output_of = {argument: output for output, argument in aliases}
+    i32 = ir.IntegerType.get_signless(32)
+    attributes = [
+        ir.DictAttr.get({"tf.aliasing_output": ir.IntegerAttr.get(i32, output_of[i])} if i in output_of else {})
+        for i in range(arguments)
+    ]
+    function.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
