@@ -3,10 +3,15 @@
 #include <pybind11/pybind11.h>
 #include <torch/headeronly/version.h>
 
+#include "bindings/bindings.h"
 #include "ops/registration.h"
 
 PYBIND11_MODULE(_C, m) {
   nxl::ops::ensure_linked();
-  // The minor this build is for; _compat compares it with the torch that is running.
+  // The torch this build is for; _compat compares its minor with the torch that is running.
   m.attr("built_for_torch") = TORCH_VERSION;
+  nxl::bindings::bind_errors(m);
+  nxl::bindings::bind_device(m);
+  nxl::bindings::bind_runtime(m);
+  nxl::bindings::bind_neff(m);
 }

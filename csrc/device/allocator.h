@@ -21,7 +21,7 @@ namespace nxl::device {
 //     wait_for_host_access, which returns only when the core has nothing in flight.
 // For the same reason recordStream has nothing to record. Only giving memory back to NRT needs a wait, and that is done
 // by empty_cache and by the retry after an out-of-memory answer.
-class NeuronAllocator final : public c10::DeviceAllocator {
+class NXL_API NeuronAllocator final : public c10::DeviceAllocator {
  public:
   // Called by every factory function; allocates on the thread's current device. Zero bytes: a null pointer.
   c10::DataPtr allocate(size_t bytes) override;

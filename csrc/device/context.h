@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/api.h"
 #include "loader/core_queue.h"
 #include "nrt/runtime.h"
 
@@ -18,15 +19,15 @@ inline constexpr c10::DeviceType kDeviceType = c10::DeviceType::PrivateUse1;
 
 // The open runtime, made by the first call. Throws nxl::Error: kUnavailable in a forked child of a process that had
 // used the device (threads and device handles do not survive a fork), kClosed after Runtime::close().
-std::shared_ptr<nrt::Runtime> runtime();
+NXL_API std::shared_ptr<nrt::Runtime> runtime();
 // The runtime when some call has made it and it is still open; makes nothing.
-bool runtime_is_open() noexcept;
+NXL_API bool runtime_is_open() noexcept;
 // True in a child forked after the parent had used the device.
-bool in_bad_fork() noexcept;
+NXL_API bool in_bad_fork() noexcept;
 
 // The thread's current device. set_ checks the index against the visible cores and throws nxl::Error(kInvalid).
-c10::DeviceIndex get_current_device() noexcept;
-void set_current_device(c10::DeviceIndex device);
+NXL_API c10::DeviceIndex get_current_device() noexcept;
+NXL_API void set_current_device(c10::DeviceIndex device);
 void set_current_device_unchecked(c10::DeviceIndex device) noexcept;
 
 // The number of visible cores: asked of the runtime once it is initialised, else counted without initialising it, so
@@ -40,7 +41,7 @@ loader::CoreQueue* queue_if_used(c10::DeviceIndex device) noexcept;
 // True when nothing is in flight on the device.
 bool is_idle(c10::DeviceIndex device) noexcept;
 // Waits for everything that was queued before the call; throws a time-out, then the first execution error.
-void synchronize(c10::DeviceIndex device);
+NXL_API void synchronize(c10::DeviceIndex device);
 // Waits for one ticket and all before it, with the deadline of NEURON_LIBTORCH_EXECUTION_TIMEOUT; same errors.
 void synchronize(c10::DeviceIndex device, uint64_t ticket);
 

@@ -9,13 +9,15 @@
 #include <optional>
 #include <utility>
 
+#include "core/api.h"
+
 namespace nxl::device {
 
 // Note "Two streams". An eager random op runs on the CPU and draws from cpu_generator(), which is seeded with the same
 // seed as the device, so torch.manual_seed(s) gives the values that CPU eager gives. A compiled graph draws a Philox
 // {seed, offset} pair instead; reserving one moves the offset, so two calls never share numbers and a restored state
 // repeats them. The state holds both.
-class NeuronGenerator final : public c10::GeneratorImpl {
+class NXL_API NeuronGenerator final : public c10::GeneratorImpl {
  public:
   explicit NeuronGenerator(c10::DeviceIndex device);
 
@@ -44,10 +46,10 @@ class NeuronGenerator final : public c10::GeneratorImpl {
 };
 
 // The default generator of a device, made on first use. Throws for an index outside the visible cores.
-const at::Generator& default_generator(c10::DeviceIndex device);
+NXL_API const at::Generator& default_generator(c10::DeviceIndex device);
 at::Generator make_generator(c10::DeviceIndex device);
 // torch.manual_seed: seeds the default generators, those not made yet as well. Needs no runtime.
-void seed_default_generators(uint64_t seed);
+NXL_API void seed_default_generators(uint64_t seed);
 
 // The CPU generator behind `generator`: the device's default for nullopt, the generator itself when it is a CPU one.
 at::Generator cpu_generator_for(const std::optional<at::Generator>& generator, c10::DeviceIndex device);

@@ -46,26 +46,23 @@ size_t MemoryPool::segment_size_for(size_t size) {
 }
 
 Block* MemoryPool::allocate(size_t bytes) {
-  // The subtraction keeps the rounding from overflowing; NRT refuses sizes near it anyway.
   NXL_CHECK(bytes <= SIZE_MAX / 2, kOutOfMemory, "neuron:", static_cast<int>(device_), ": asked for ", bytes, " bytes");
   const size_t size = round_up(bytes, kAlignment);
   const bool small = size <= kSmallLimit;
-  std::unique_lock lock(mutex_);
-  release_retired();
-  Block* block = take_free(size);
-  if (block == nullptr) block = add_segment_or_null(segment_size_for(size), small);
-  if (block == nullptr) {
-    lock.unlock();
-    synchronize(device_);
-    lock.lock();
-    ++stats_.num_alloc_retries;
-    ++stats_.num_sync_all_streams;
-    release_retired();
-    release_free_segments();
-    block = take_free(size);  // another thread may have freed meanwhile
+  {
+    std::vector<Retired> done;  // freed after the lock is released
+    const std::lock_guard lock(mutex_);
+    done = take_retired();
+    Block* block = take_free(size);
     if (block == nullptr) block = add_segment_or_null(segment_size_for(size), small);
-    if (block == nullptr) block = add_segment_or_null(size, small);  // the rest of the core may be just enough
+    if (block != nullptr) return cut(block, size, bytes);
   }
+  release_cached();
+  const std::lock_guard lock(mutex_);
+  ++stats_.num_alloc_retries;
+  Block* block = take_free(size);  // another thread may have freed meanwhile
+  if (block == nullptr) block = add_segment_or_null(segment_size_for(size), small);
+  if (block == nullptr) block = add_segment_or_null(size, small);  // the rest of the core may be just enough
   if (block == nullptr) {
     ++stats_.num_ooms;
     throw_out_of_memory(bytes);
@@ -186,16 +183,21 @@ void MemoryPool::count_split_piece(const Block& block, bool added) {
   change(stats_.inactive_split_bytes, block.segment->small(), block.size, added);
 }
 
-void MemoryPool::empty_cache() {
+void MemoryPool::empty_cache() { release_cached(); }
+
+// Waiting and freeing NRT tensors both happen without the lock: what they wait for may free memory of ours.
+void MemoryPool::release_cached() {
   synchronize(device_);
+  std::vector<Retired> done;
+  std::vector<std::unique_ptr<Segment>> unused;
   const std::lock_guard lock(mutex_);
   ++stats_.num_sync_all_streams;
-  release_retired();
-  release_free_segments();
+  done = take_retired();
+  unused = take_free_segments();
 }
 
-// Call after the queue has been drained: queued work may still use the memory of freed tensors.
-void MemoryPool::release_free_segments() {
+std::vector<std::unique_ptr<Segment>> MemoryPool::take_free_segments() {
+  std::vector<std::unique_ptr<Segment>> unused;
   for (FreeList* list : {&free_small_, &free_large_}) {
     for (auto it = list->begin(); it != list->end();) {
       Block* block = *it;
@@ -209,17 +211,23 @@ void MemoryPool::release_free_segments() {
       ++stats_.num_device_free;
       change(stats_.segment, segment->small(), 1, false);
       change(stats_.reserved_bytes, segment->small(), segment->size(), false);
-      segments_.erase(segment);
+      unused.push_back(std::move(segments_.extract(segment).mapped()));
       delete block;
     }
   }
+  return unused;
 }
 
-void MemoryPool::release_retired() noexcept {
-  if (retired_.empty()) return;
+std::vector<MemoryPool::Retired> MemoryPool::take_retired() {
+  std::vector<Retired> done;
+  if (retired_.empty()) return done;
   loader::CoreQueue* queue = queue_if_used(device_);
-  std::erase_if(retired_,
-                [&](const Retired& retired) { return queue == nullptr || queue->is_complete(retired.ticket); });
+  const auto first_done = std::partition(retired_.begin(), retired_.end(), [&](const Retired& retired) {
+    return queue != nullptr && !queue->is_complete(retired.ticket);
+  });
+  std::move(first_done, retired_.end(), std::back_inserter(done));
+  retired_.erase(first_done, retired_.end());
+  return done;
 }
 
 c10::CachingDeviceAllocator::DeviceStats MemoryPool::stats() {

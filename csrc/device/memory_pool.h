@@ -36,8 +36,8 @@ struct Block {
   std::byte* address() const { return segment->base() + offset; }
 };
 
-// Thread safe. Never takes the GIL. Does not wait for the device while it holds its lock: the threads that complete
-// executions free memory too.
+// Thread safe. Never takes the GIL. Neither waits for the device nor frees NRT tensors while it holds its lock: the
+// threads that complete executions free memory too.
 class MemoryPool {
  public:
   static constexpr size_t kAlignment = 512;
@@ -83,8 +83,9 @@ class MemoryPool {
   Block* add_segment_or_null(size_t segment_size, bool small);  // null when the core is full
   Block* cut(Block* block, size_t size, size_t requested);
   void absorb_next(Block* block);
-  void release_free_segments();
-  void release_retired() noexcept;
+  void release_cached();
+  std::vector<std::unique_ptr<Segment>> take_free_segments();
+  std::vector<Retired> take_retired();
   [[noreturn]] void throw_out_of_memory(size_t bytes);
   void count_split_piece(const Block& block, bool added);
 

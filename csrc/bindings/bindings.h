@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of _C, each defined in its own file and added to the module by module.cpp.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace nxl::bindings {
+
+void bind_errors(pybind11::module_& m);   // errors.cpp: must be first, it translates for the others
+void bind_device(pybind11::module_& m);   // device.cpp: devices, waiting, memory, random numbers
+void bind_runtime(pybind11::module_& m);  // runtime.cpp: which runtime, its life cycle
+void bind_neff(pybind11::module_& m);     // neff.cpp: what a NEFF holds
+
+}  // namespace nxl::bindings
