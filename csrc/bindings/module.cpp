@@ -12,6 +12,7 @@ PYBIND11_MODULE(_C, m) {
   m.attr("built_for_torch") = TORCH_VERSION;
   nxl::bindings::bind_errors(m);
   nxl::bindings::bind_device(m);
+  nxl::bindings::bind_fallback(m);
   nxl::bindings::bind_runtime(m);
   nxl::bindings::bind_neff(m);
 }
