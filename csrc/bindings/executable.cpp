@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Executable and GraphCall: a NEFF loaded from bytes, and its call from a Python list or tuple of tensors.
-#include "bindings/executable.h"
-
 #include <pybind11/stl.h>
 #include <torch/csrc/DynamicTypes.h>
-#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
-#include <torch/csrc/utils/pybind.h>
 
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "bindings/bindings.h"
 #include "ops/graph_call.h"
+#include "ops/host_scope.h"
 
 namespace py = pybind11;
 
@@ -112,17 +111,19 @@ void bind_executable(py::module_& m) {
             .format(spec.name, dtype_object(spec), py::tuple(py::cast(spec.shape)), spec.bytes, alias_object(spec));
       });
   py::class_<LoadedGraph, std::shared_ptr<LoadedGraph>>(m, "Executable")
-      .def_static("load", torch::wrap_pybind_function(&load), py::arg("neff"), py::arg("device_index"))
+      .def_static("load", &load, py::arg("neff"), py::arg("device_index"))
       .def_property_readonly("inputs", [](const LoadedGraph& graph) { return graph.inputs(); })
       .def_property_readonly("outputs", [](const LoadedGraph& graph) { return graph.outputs(); })
       .def_property_readonly("core", [](const LoadedGraph& graph) { return static_cast<int>(graph.device()); })
       .def_property_readonly("closed", &LoadedGraph::closed)
-      .def("close", torch::wrap_pybind_function_no_gil([](LoadedGraph& graph) { graph.close(); }));
+      .def("close", &LoadedGraph::close, py::call_guard<py::gil_scoped_release>());
   py::class_<GraphCall, std::shared_ptr<GraphCall>>(m, "GraphCall")
-      .def(py::init(torch::wrap_pybind_function(&make_call)), py::arg("executable"), py::arg("argument_indices"),
+      .def(py::init(&make_call), py::arg("executable"), py::arg("argument_indices"),
            py::arg("result_plan"), py::arg("has_rng_seed") = false)
       .def_property_readonly("argument_indices", &GraphCall::argument_indices)
-      .def("__call__", torch::wrap_pybind_function(&call), py::arg("arguments"));
+      .def("__call__", &call, py::arg("arguments"));
+  // Tests only: copy through the runtime as on a chip, where the host cannot address device memory.
+  m.def("force_staging", &ops::set_staging_forced, py::arg("forced"));
 }
 
 }  // namespace nxl::bindings

@@ -3,14 +3,15 @@
 #include "ops/host_scope.h"
 
 #include <ATen/EmptyTensor.h>
+#include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <ATen/ops/_efficientzerotensor.h>
 #include <c10/core/CPUAllocator.h>
-#include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
+#include "device/allocator.h"
 #include "device/error_edge.h"
 #include "device/memory.h"
 #include "nrt/runtime.h"
@@ -73,14 +74,11 @@ void check_holdable(const at::Tensor& result) {
 }
 
 at::Tensor allocate_bytes(size_t bytes, c10::ScalarType dtype, c10::DeviceIndex device) {
-  const c10::OptionalDeviceGuard guard(device == nxl::device::current_device()
-                                           ? std::nullopt
-                                           : std::optional<c10::Device>(c10::Device(c10::DeviceType::PrivateUse1, device)));
-  c10::Allocator* allocator = c10::GetAllocator(c10::DeviceType::PrivateUse1);
-  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes, allocator,
+  nxl::device::NeuronAllocator& allocator = nxl::device::allocator();
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       allocator.allocate_on(device, bytes), &allocator,
                                                        /*resizable=*/true);
-  return at::detail::make_tensor<c10::TensorImpl>(std::move(storage), kNeuronKeys,
-                                                  c10::scalarTypeToTypeMeta(dtype));
+  return at::detail::make_tensor<c10::TensorImpl>(std::move(storage), kNeuronKeys, c10::scalarTypeToTypeMeta(dtype));
 }
 
 }  // namespace
@@ -125,23 +123,10 @@ void write_device(void* device_address, const void* source, size_t bytes) {
   });
 }
 
-void grow_storage(c10::StorageImpl* storage, size_t bytes, c10::DeviceIndex device) {
-  if (bytes <= storage->nbytes()) return;
-  TORCH_CHECK(storage->resizable(), "Trying to resize storage that is not resizable");
-  const c10::DeviceGuard guard(c10::Device(c10::DeviceType::PrivateUse1, device));
-  c10::DataPtr grown = c10::GetAllocator(c10::DeviceType::PrivateUse1)->allocate(bytes);
-  if (storage->nbytes() != 0) {
-    nxl::device::wait_for_host_access(device);
-    if (device_is_addressable(device)) {
-      std::memcpy(grown.get(), storage->data(), storage->nbytes());
-    } else {
-      const auto staging = std::make_unique<std::byte[]>(storage->nbytes());
-      read_device(staging.get(), storage->data(), storage->nbytes());
-      write_device(grown.get(), staging.get(), storage->nbytes());
-    }
-  }
-  storage->set_data_ptr_noswap(std::move(grown));
-  storage->set_nbytes(bytes);
+void grow_storage(const c10::Storage& storage, size_t bytes) {
+  if (bytes <= storage.nbytes()) return;
+  TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  at::detail::getPrivateUse1Hooks().resizePrivateUse1Bytes(storage, bytes);
 }
 
 HostScope::HostScope(c10::DeviceIndex device) : device_(device), staged_(!device_is_addressable(device)) {
@@ -252,7 +237,7 @@ void HostScope::settle(const at::Tensor& neuron) {
   }
   if (storage.host->data() != storage.opened_data) {
     const size_t needed = storage.window_begin + storage.host->nbytes();
-    grow_storage(storage.neuron, needed, device_);
+    grow_storage(neuron.storage(), needed);
     nxl::device::wait_for_host_access(device_);
     write_device(static_cast<std::byte*>(storage.neuron->mutable_data()) + storage.window_begin,
                  storage.host->data(), storage.host->nbytes());

@@ -76,7 +76,7 @@ void write_device(void* device_address, const void* source, size_t bytes);
 __attribute__((visibility("default"))) void set_staging_forced(bool forced);
 bool device_is_addressable(c10::DeviceIndex device);
 
-// Sets `self`'s storage to hold at least `bytes`, keeping its contents.
-void grow_storage(c10::StorageImpl* storage, size_t bytes, c10::DeviceIndex device);
+// Grows a neuron storage to at least `bytes`, keeping its contents.
+void grow_storage(const c10::Storage& storage, size_t bytes);
 
 }  // namespace nxl::ops

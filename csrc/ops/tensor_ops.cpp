@@ -91,7 +91,7 @@ void set_geometry(const at::Tensor& self, c10::IntArrayRef size, optional<c10::I
     impl->generic_set_sizes_contiguous(size);
     bytes = at::detail::computeStorageNbytesContiguous(size, self.element_size(), offset);
   }
-  if (impl->numel() != 0) grow_storage(impl->unsafe_storage().unsafeGetStorageImpl(), bytes, self.device().index());
+  if (impl->numel() != 0) grow_storage(impl->unsafe_storage(), bytes);
 }
 
 const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size, optional<c10::MemoryFormat> format) {
