@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/api.h"
@@ -40,20 +41,27 @@ struct Variable {
   int alias_input = -1;  // outputs only: index into inputs of the tensor whose memory this output IS
 };
 
-// An opened NEFF. Views point into the bytes given to open(), or into `inflated` when the archive was gzip.
+// An opened NEFF. Views point into the bytes given to open(), which must outlive it, or into `inflated` when the
+// archive was gzip. Move-only, because of those views.
 class NXL_API Neff {
  public:
+  Neff(Neff&&) noexcept = default;
+  Neff& operator=(Neff&&) noexcept = default;
+
   // Throws Error(kInvalid) naming the field, the value and the limit. verify_digest compares the sha256 of the data.
   static Neff open(std::span<const std::byte> bytes, bool verify_digest = true);
 
   const Header& header() const { return header_; }
-  const std::string& target() const { return target_; }          // "host", or what neff.json / the layout says: "chip"
+  const std::string& target() const { return target_; }  // "host", or what neff.json / the layout says: "chip"
   const std::vector<Variable>& inputs() const { return inputs_; }    // in var_id order
   const std::vector<Variable>& outputs() const { return outputs_; }  // in var_id order
   const std::map<std::string, std::span<const std::byte>, std::less<>>& files() const { return files_; }
   std::span<const std::byte> file(std::string_view path) const;  // throws Error(kInvalid) when absent
 
  private:
+  Neff() = default;
+  void read_variables();
+
   Header header_;
   std::string target_;
   std::vector<Variable> inputs_;
