@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from . import activations, attention, indexing, linear, normalization
+from . import activations, attention, division, indexing, linear, normalization
 
 aten = torch.ops.aten
 
@@ -71,6 +71,13 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.index_copy.default: indexing.index_copy,
     aten.masked_scatter.default: indexing.masked_scatter,
     aten.topk.default: indexing.topk,
+    aten.div.Tensor_mode: division.divide,
+    aten.div.Scalar_mode: division.divide,
+    aten.floor_divide.default: division.floor_divide,
+    aten.floor_divide.Scalar: division.floor_divide,
+    aten.remainder.Tensor: division.remainder,
+    aten.remainder.Scalar: division.remainder,
+    aten.remainder.Scalar_Tensor: division.remainder,
     aten.sort.stable: indexing.sort_stable,
     aten.addmm.default: linear.addmm,
     aten.baddbmm.default: linear.baddbmm,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from torch_mlir import ir
@@ -41,6 +42,39 @@ def _constant(op: ir.Operation) -> None:
     """arith.constant of a tensor -> stablehlo.constant."""
     if isinstance(op.results[0].type, ir.RankedTensorType):
         _replace(op, "stablehlo.constant", [], {"value": op.attributes["value"]})
+
+
+def _splat_of(value: ir.Value) -> ir.Attribute | None:
+    """Return the element that fills a constant, or None for any other value."""
+    owner = value.owner
+    if not isinstance(owner, ir.Operation) or owner.name != "stablehlo.constant":
+        return None
+    attribute = owner.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return None
+    return attribute.get_splat_value()
+
+
+def _fold(op: ir.Operation) -> None:
+    """A convert or reshape of a constant that one number fills -> that constant; this is where f64 literals end."""
+    element = _splat_of(op.operands[0])
+    if element is None:
+        return
+    kind = ir.RankedTensorType(op.results[0].type)
+    target = kind.element_type
+    number = element.value
+    if isinstance(target, ir.IntegerType):
+        if isinstance(element, ir.FloatAttr) and (target.width == 1 or not math.isfinite(number)):
+            return
+        new: ir.Attribute = ir.IntegerAttr.get(target, bool(number) if target.width == 1 else int(number))
+    elif isinstance(target, _FLOATS):
+        new = ir.FloatAttr.get(target, float(number))
+    else:
+        return
+    _replace(op, "stablehlo.constant", [], {"value": ir.DenseElementsAttr.get_splat(kind, new)})
+
+
+_FLOATS = (ir.F64Type, ir.F32Type, ir.F16Type, ir.BF16Type)
 
 
 def _static(op: ir.Operation) -> None:
@@ -93,9 +127,21 @@ def _sort(op: ir.Operation) -> None:
 _EFFECTS = frozenset({"stablehlo.return", "stablehlo.custom_call", "stablehlo.send", "stablehlo.recv"})
 _REWRITES: dict[str, Callable[[ir.Operation], None]] = {
     "arith.constant": _constant,
+    "stablehlo.convert": _fold,
+    "stablehlo.reshape": _fold,
     "stablehlo.dynamic_iota": _static,
     "stablehlo.dynamic_reshape": _static,
     "stablehlo.dynamic_broadcast_in_dim": _static,
     "stablehlo.dot_general": _dot,
     "stablehlo.sort": _sort,
 }
+
+
+def find_f64(module: ir.Module) -> ir.Operation | None:
+    """Return the first operation that makes a float64 value, which the chip does not have; None when there is none."""
+    for function in module.body.operations:
+        for op in function.regions[0].blocks[0].operations:
+            for result in op.results:
+                if isinstance(result.type, ir.ShapedType) and isinstance(result.type.element_type, ir.F64Type):
+                    return op.operation
+    return None

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from torch import fx
+from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo
 
 from .. import worker
 from .._errors import CompileError
@@ -18,8 +21,30 @@ TIMEOUT = 600.0
 _ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'(?: that was explicitly marked illegal)?")
 
 
-def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: Path) -> bytes:
-    """Return MLIR bytecode of the graph in StableHLO, function `main`.
+@dataclass(frozen=True)
+class LoweredGraph:
+    """A graph in StableHLO.
+
+    Attributes:
+        bytecode: the module as MLIR bytecode, source locations included.
+        digest: of the module's text without locations.
+        operations: how many operations it has.
+    """
+
+    bytecode: bytes
+    digest: str
+    operations: int
+
+    def text(self) -> str:
+        """Return the module as text, for compilers that read that."""
+        context = ir.Context()
+        _stablehlo.register_dialect(context)
+        with context:
+            return str(ir.Module.parse(self.bytecode))
+
+
+def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: Path) -> LoweredGraph:
+    """Lower a prepared graph to StableHLO, function `main`.
 
     Args:
         gm: a prepared graph.
@@ -45,7 +70,7 @@ def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: 
         raise _explain(gm, name, str(error), error, repro_dir) from error
     except worker.WorkerError as error:
         raise _explain(gm, name, str(error), error, repro_dir) from error
-    return result.blobs["stablehlo"]
+    return LoweredGraph(result.blobs["stablehlo"], result.info["digest"], result.info["operations"])
 
 
 def _explain(gm: fx.GraphModule, name: str, text: str, error: Exception, repro_dir: Path) -> CompileError:

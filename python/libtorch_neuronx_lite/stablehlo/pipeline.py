@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch_mlir._mlir_libs import _stablehlo
 from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.passmanager import PassManager
 
-from .cleanup import clean
+from ..worker.errors import JobError
+from .cleanup import clean, find_f64
 
 _TO_TORCH_BACKEND = (
     "builtin.module(func.func(torch-match-quantized-custom-ops),"
@@ -30,7 +32,8 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
 
     Returns:
         `stablehlo`: a module of StableHLO, CHLO and func operations; argument i of `main` carries
-        `tf.aliasing_output = k` where output k is that argument's memory. The second value is `{"ops": count}`.
+        `tf.aliasing_output = k` where output k is that argument's memory. The second value holds `operations`, their count, and
+        `digest`, of the text without locations.
     """
     context = ir.Context()
     torch_dialect.register_dialect(context)
@@ -44,12 +47,21 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
         clean(module)
         PassManager.parse(_SIMPLIFY).run(module.operation)
         count = clean(module)
+        wide = find_f64(module)
+        if wide is not None:
+            raise JobError(
+                "float64",
+                "the lowering goes through float64, which the neuron device does not have",
+                op=wide.name,
+                location=str(wide.location),
+            )
         _mark_aliases(module, params["aliases"])
         module.operation.attributes["sym_name"] = ir.StringAttr.get(params["name"])
         module.operation.verify()
+        digest = hashlib.sha256(str(module).encode()).hexdigest()
         stream = io.BytesIO()
         module.operation.write_bytecode(stream)
-    return {"stablehlo": stream.getvalue()}, {"ops": count}
+    return {"stablehlo": stream.getvalue()}, {"operations": count, "digest": digest}
 
 
 def _mark_aliases(module: ir.Module, aliases: list[list[int]]) -> None:
