@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,10 +28,9 @@ _CACHE_KEY = pytest.StashKey[str | None]()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Each run compiles into a folder of its own; a NEFF left by another version must not answer."""
     os.environ["NEURON_LIBTORCH_CACHE_ROOT"] = str(tmp_path_factory.mktemp("cache"))
-    yield
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ PYTHON_RULES: dict[str, PythonRule] = {
     "_log": _rule("envs"),
     "_compat": _rule(_BASE + " _C", "torch"),
     "device": _rule(_BASE + " _C _compat", "torch"),
-    "worker": _rule("_errors", "torch_mlir", _IMPORTERS),
+    "worker": _rule("_errors envs", "torch_mlir", _IMPORTERS),
     "fx_passes": _rule(_BASE, "torch"),
     "stablehlo": _rule(_BASE + " worker fx_passes", "torch torch_mlir"),
     "hostcc": _rule(_BASE + " worker", "torch_mlir numpy", _IMPORTERS),
@@ -47,7 +47,8 @@ PYTHON_RULES: dict[str, PythonRule] = {
     "_register": _rule(_BASE + " _C _compat device", "torch"),
     "__init__": _rule(_BASE + " _compat _register", "torch"),
     "cli": _rule(
-        _BASE + " _C _compat device worker stablehlo hostcc runtime compile kv", "torch numpy torch_mlir transformers rich"
+        _BASE + " _C _compat device worker stablehlo hostcc runtime compile kv",
+        "torch numpy torch_mlir transformers rich",
     ),
 }
 
@@ -80,7 +81,9 @@ CXX_RULES: dict[str, CxxRule] = {
     "host": _cxx("core neff", calls_nrt=True),
     "host/kernels": _cxx("core host", "ATen/ c10/"),
     "device": _cxx("core nrt loader", "ATen/ c10/ torch/headeronly/"),
-    "ops": _cxx("core nrt loader device", "ATen/ c10/ torch/library.h torch/custom_class.h torch/csrc/ torch/headeronly/"),
+    "ops": _cxx(
+        "core nrt loader device", "ATen/ c10/ torch/library.h torch/custom_class.h torch/csrc/ torch/headeronly/"
+    ),
     "bindings": _cxx("core nrt neff loader device ops", "ATen/ c10/ torch/csrc/ torch/headeronly/ pybind11/"),
 }
 

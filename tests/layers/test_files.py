@@ -20,7 +20,10 @@ _PROMISING = ("python/", "csrc/", "docs/", "README.md", "CONTRIBUTING.md", "exam
 
 def _tracked() -> list[Path]:
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, check=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
     )
     return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
 

@@ -25,7 +25,8 @@ _EPILOG = """examples:
   neuron-lite info --json
   neuron-lite neff graph.neff
 
-exit codes: 0 success; 1 the work failed, or the demo disagrees with CPU eager; 2 wrong arguments or something to install.
+exit codes: 0 success; 1 the work failed, or the demo's answer diverges from CPU eager; 2 wrong arguments, or
+something has to be installed first.
 """
 
 

@@ -39,7 +39,10 @@ def bfloat16_step(value: float) -> float:
 
 
 def compare(
-    tokens: Sequence[int], device_logits: Sequence[torch.Tensor], eager_logits: Sequence[torch.Tensor], dtype: torch.dtype
+    tokens: Sequence[int],
+    device_logits: Sequence[torch.Tensor],
+    eager_logits: Sequence[torch.Tensor],
+    dtype: torch.dtype,
 ) -> Agreement:
     """Judges `tokens`; both lists of logits have one row [1, vocab] per token, on the CPU, from the same context."""
     if not len(tokens) == len(device_logits) == len(eager_logits):

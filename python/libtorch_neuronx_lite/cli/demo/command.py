@@ -14,12 +14,12 @@ from ..errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandError
 
 if TYPE_CHECKING:  # imported when the command runs, not when its --help is printed
     import torch
+
     from .model import LoadedModel
-    from .progress import StageProgress
     from .report import DemoReport
 
 DEFAULT_PROMPT = "What is the capital of France?"
-_STAGES = 8
+_STAGES = 5  # import, load, move, compile prefill, compile decode
 EPILOG = """examples:
   neuron-lite demo
   neuron-lite demo --prompt "Write a haiku about rain." --max-new-tokens 64 --dtype float32
@@ -100,12 +100,14 @@ def run_demo(arguments: argparse.Namespace, stream: TextIO | None) -> DemoReport
     from .progress import StageProgress
 
     # The answer streams between two bars: one while the model is loaded and compiled, one while it is checked.
-    with StageProgress(_STAGES - 1) as progress:
+    with StageProgress(_STAGES) as progress:
         with progress.stage("import libraries"):
             import torch
 
+            from libtorch_neuronx_lite import device as neuron
+
             from .check import compare
-            from .compiled import CompiledSession, eager_session
+            from .compiled import CompiledSession, core_threads, eager_session
             from .generation import generate, replay
             from .report import DemoReport
         device = _device(arguments.device)
@@ -114,15 +116,24 @@ def run_demo(arguments: argparse.Namespace, stream: TextIO | None) -> DemoReport
             loaded = _load(arguments)
         prompt = _encode(loaded, arguments)
         compiled = CompiledSession(
-            loaded, device, dtype, bucket=arguments.prefill_bucket, cache_length=arguments.cache_length, progress=progress
+            loaded,
+            device,
+            dtype,
+            bucket=arguments.prefill_bucket,
+            cache_length=arguments.cache_length,
+            stage=progress.stage,
         )
-    on_token = _printer(loaded.codec.decode, stream)
-    answer = generate(compiled.session, prompt, arguments.max_new_tokens, loaded.codec.end_ids, on_token)
-    if stream:
-        print("\n", file=stream)
+    neuron.reset_fallback_counts()
+    answer = generate(
+        compiled.session, prompt, arguments.max_new_tokens, loaded.codec.end_ids, _printer(loaded.codec.decode, stream)
+    )
+    fallbacks = neuron.fallback_total()
     memory = compiled.device_memory_bytes()
-    with StageProgress(1) as progress, progress.stage("check against CPU eager"):
-        eager = replay(eager_session(loaded, dtype, arguments.cache_length, compiled.threads), prompt, answer.tokens)
+    if stream:
+        print("\n", file=stream, flush=True)
+    with StageProgress(1) as check_progress, check_progress.stage("check against CPU eager"):
+        torch.set_num_threads(core_threads())
+        eager = replay(eager_session(loaded, dtype, arguments.cache_length), prompt, answer.tokens)
         agreement = compare(answer.tokens, [row.cpu() for row in answer.logits], eager.logits, dtype)
     return DemoReport(
         model=loaded.name,
@@ -142,7 +153,7 @@ def run_demo(arguments: argparse.Namespace, stream: TextIO | None) -> DemoReport
         logit_tolerance=agreement.logit_tolerance,
         prefill_bucket=arguments.prefill_bucket,
         cache_length=arguments.cache_length,
-        load_s=compiled.load_seconds,
+        load_s=progress.seconds["load the weights"],
         compile_s=compiled.compile_seconds,
         compile_tracing_s=compiled.compile_seconds - compiled.after_aot_seconds,
         compile_after_aot_s=compiled.after_aot_seconds,
@@ -151,15 +162,16 @@ def run_demo(arguments: argparse.Namespace, stream: TextIO | None) -> DemoReport
         decode_tokens_per_s=answer.decode_tokens_per_second,
         cpu_eager_prefill_ms=eager.prefill_seconds * 1e3,
         cpu_eager_tokens_per_s=eager.decode_tokens_per_second,
-        threads=compiled.threads,
+        threads=torch.get_num_threads(),
         device_memory_bytes=memory,
+        eager_fallbacks=fallbacks,
     )
 
 
 def _device(text: str) -> torch.device:
     import torch
 
-    import libtorch_neuronx_lite  # noqa: F401  registers the device name
+    from libtorch_neuronx_lite import device as neuron
 
     try:
         device = torch.device(text)
@@ -168,7 +180,7 @@ def _device(text: str) -> torch.device:
     if device.type != "neuron":
         raise CommandError(f"--device {text}: the demo compiles for neuron cores; write neuron:0.", EXIT_USAGE)
     index = device.index or 0
-    count = torch.neuron.device_count()
+    count = neuron.device_count()
     if index >= count:
         raise CommandError(
             f"--device {text}: there are {count} cores, neuron:0 to neuron:{count - 1}; NEURON_RT_NUM_CORES and "
@@ -195,8 +207,8 @@ def _encode(loaded: LoadedModel, arguments: argparse.Namespace) -> list[int]:
         raise CommandError("--prompt is empty.", EXIT_USAGE)
     if len(prompt) > arguments.prefill_bucket:
         raise CommandError(
-            f"the prompt has {len(prompt)} tokens and the prefill bucket {arguments.prefill_bucket}; shorten it or give "
-            f"--prefill-bucket {len(prompt)} or more.",
+            f"the prompt has {len(prompt)} tokens and the prefill bucket {arguments.prefill_bucket}; shorten it or "
+            f"give --prefill-bucket {len(prompt)} or more.",
             EXIT_USAGE,
         )
     needed = len(prompt) + arguments.max_new_tokens

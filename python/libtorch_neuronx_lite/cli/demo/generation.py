@@ -34,8 +34,9 @@ class StaticKvCache:
 
     def set_filled(self, count: int) -> None:
         """Declares that the first `count` positions hold tokens; what lies behind them is masked, then overwritten."""
+        length = torch.tensor(count, dtype=torch.int64)  # a copy, not a fill_: no operator has to run on the device
         for layer in self.layers.layers:
-            layer.cumulative_length.fill_(count)
+            layer.cumulative_length.copy_(length)
 
 
 class GreedyStep(nn.Module):
@@ -97,7 +98,7 @@ class Session:
         count = len(prompt)
         padding = (self.bucket or count) - count
         if count == 0 or padding < 0 or count > self.cache.length:
-            raise ValueError(f"a prompt of {count} tokens does not fit: bucket {self.bucket}, cache {self.cache.length}")
+            raise ValueError(f"{count} prompt tokens do not fit: bucket {self.bucket}, cache {self.cache.length}")
         # Padding stands behind the prompt, where the causal mask hides it from every real token.
         ids = torch.tensor([[*prompt, *[0] * padding]], dtype=torch.int64).to(self.device)
         last = torch.tensor([count - 1], dtype=torch.int64).to(self.device)

@@ -43,6 +43,7 @@ class DemoReport:
     cpu_eager_tokens_per_s: float | None
     threads: int
     device_memory_bytes: int
+    eager_fallbacks: int  # eager operators that ran on the CPU while the answer was generated
 
     def to_json(self) -> dict[str, Any]:
         """The fields as plain data."""
@@ -56,7 +57,9 @@ class DemoReport:
 
 def print_table(report: DemoReport, stream: TextIO | None = None) -> None:
     """Prints the table that ends the demo, on stdout by default."""
-    table = Table(title=f"{report.model}, {report.dtype}, {report.device} ({report.runtime} runtime)", title_justify="left")
+    table = Table(
+        title=f"{report.model}, {report.dtype}, {report.device} ({report.runtime} runtime)", title_justify="left"
+    )
     table.add_column("measure", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
     for name, value in _rows(report):
@@ -76,7 +79,10 @@ def _rows(report: DemoReport) -> list[tuple[str, str]]:
         ("  tracing", f"{report.compile_tracing_s:.1f} s"),
         ("  after AOTAutograd", f"{report.compile_after_aot_s:.1f} s"),
         ("NEFF sizes", neffs or "none"),
-        (f"prefill ({report.prompt_tokens} tokens in a bucket of {report.prefill_bucket})", f"{report.prefill_ms:.0f} ms"),
+        (
+            f"prefill ({report.prompt_tokens} tokens in a bucket of {report.prefill_bucket})",
+            f"{report.prefill_ms:.0f} ms",
+        ),
         ("decode", rate(report.decode_tokens_per_s) if report.decode_tokens_per_s else unmeasured),
         (
             f"CPU eager decode ({report.threads} threads)",
