@@ -35,7 +35,8 @@ class NXL_API CoreQueue {
   // The first execution error since the last call, cleared by this call. A reader (copy to host, .item(),
   // synchronize) throws it.
   virtual Status take_error() = 0;
-  // Queued byte copies in order with executions. `keep_alive` (may be null) is released when the copy is done.
+  // Queued byte copies in order with executions. `keep_alive` (may be null) is released once the copy is done, by the
+  // next call on this queue that notices. Throws Error with NRT's status when the copy cannot be queued.
   virtual uint64_t write(nrt_tensor_t* tensor, const void* source, uint64_t offset, uint64_t bytes,
                          std::shared_ptr<void> keep_alive) = 0;
   virtual uint64_t read(void* target, nrt_tensor_t* tensor, uint64_t offset, uint64_t bytes,

@@ -281,6 +281,8 @@ void notify_tensor_free(nrt_tensor_t* tensor) noexcept {
   if (Observer* observer = current_observer.load(std::memory_order_acquire)) observer->before_tensor_free(tensor);
 }
 
+bool in_forked_child() noexcept { return Process::get().forked.load(std::memory_order_acquire); }
+
 int visible_core_count() {
   Process& process = Process::get();
   const std::lock_guard lock(process.mutex);

@@ -86,6 +86,9 @@ class Observer {
 NXL_API void set_observer(Observer* observer) noexcept;  // not owned; stays until process exit
 void notify_tensor_free(nrt_tensor_t* tensor) noexcept;  // for csrc/nrt/tensor.cpp
 
+// True in a child of a process whose runtime was initialised. Locks may be held there by threads that do not exist.
+NXL_API bool in_forked_child() noexcept;
+
 // The number of visible cores without initialising the runtime (nrt_get_visible_vnc_count may be called before init).
 // Loads the library; throws as Runtime::get does when that fails.
 NXL_API int visible_core_count();
