@@ -6,8 +6,10 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from libtorch_neuronx_lite._errors import NeuronError
 
-class JobError(RuntimeError):
+
+class JobError(NeuronError):
     """A job refused its input. Raised inside the worker and raised again, field by field, in the parent.
 
     Attributes:
@@ -41,7 +43,7 @@ class JobError(RuntimeError):
         super().__init__(text)
 
 
-class WorkerError(RuntimeError):
+class WorkerError(NeuronError):
     """A worker process died, hung or outgrew its memory limit while it ran a job.
 
     Attributes:

@@ -13,13 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from libtorch_neuronx_lite import envs
 from libtorch_neuronx_lite.worker.errors import JobError, WorkerError
 from libtorch_neuronx_lite.worker.jobs import JOBS
 from libtorch_neuronx_lite.worker.process import WorkerProcess
 from libtorch_neuronx_lite.worker.protocol import encode
-
-MEMORY_VARIABLE = "NEURON_LIBTORCH_WORKER_MEMORY_MB"
-DEFAULT_MEMORY_MB = 8192
 
 
 @dataclass(frozen=True)
@@ -28,20 +26,6 @@ class WorkerResult:
 
     blobs: dict[str, bytes]
     info: dict[str, Any] = field(default_factory=dict)
-
-
-def memory_limit_mb() -> int:
-    """Return the resident memory, in MB, at which a worker is killed: the environment's value or 8192."""
-    text = os.environ.get(MEMORY_VARIABLE, "")
-    if not text:
-        return DEFAULT_MEMORY_MB
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 64:
-        raise ValueError(f"{MEMORY_VARIABLE}={text!r} is not a number of megabytes from 64 upwards")
-    return value
 
 
 class WorkerPool:
@@ -148,7 +132,7 @@ class WorkerPool:
                     raise WorkerError("timeout", f"{what}: no worker was free within {timeout:g} s")
         worker = None
         try:
-            worker = WorkerProcess(self._jobs, memory_limit_mb(), self._extra_path)
+            worker = WorkerProcess(self._jobs, envs.NEURON_LIBTORCH_WORKER_MEMORY_MB, self._extra_path)
             return worker
         finally:
             with self._changed:
