@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <mutex>
 
 #include "device/error_edge.h"
 #include "device/memory.h"
+#include "loader/execution_timeout.h"
 
 namespace nxl::device {
 namespace {
@@ -50,13 +49,6 @@ void mark_child() { state().bad_fork.store(true, std::memory_order_relaxed); }
               "the CPU before the call to unsafe_close().");
 }
 
-// The deadline of every wait: NEURON_LIBTORCH_EXECUTION_TIMEOUT in seconds, 600 when unset or not a positive number.
-std::chrono::milliseconds execution_timeout() {
-  const char* text = std::getenv("NEURON_LIBTORCH_EXECUTION_TIMEOUT");
-  const double seconds = text != nullptr ? std::strtod(text, nullptr) : 0.0;
-  return std::chrono::milliseconds(seconds > 0.0 && seconds < 1e9 ? static_cast<int64_t>(seconds * 1000) : 600'000);
-}
-
 // Throws the first execution error that no reader has seen yet.
 void report_errors(loader::CoreQueue& queue, c10::DeviceIndex device, uint64_t ticket) {
   auto& reported = state().reported[device];
@@ -66,8 +58,7 @@ void report_errors(loader::CoreQueue& queue, c10::DeviceIndex device, uint64_t t
   }
   const Status error = queue.take_error();
   if (!error.is_ok()) {
-    throw_error(ErrorKind::kExecution, detail::concat("neuron:", static_cast<int>(device), ": ", error.message),
-                error.code);
+    throw_error(ErrorKind::kExecution, error.message, error.code);
   }
 }
 
@@ -159,7 +150,7 @@ void synchronize(c10::DeviceIndex device, uint64_t ticket) {
   loader::CoreQueue* queue = queue_if_used(device);
   if (queue == nullptr || ticket == 0) return;
   if (!queue->is_complete(ticket)) {
-    const Status status = queue->wait(ticket, execution_timeout());
+    const Status status = queue->wait(ticket, loader::execution_timeout());
     if (!status.is_ok()) throw_error(ErrorKind::kExecution, status.message, status.code);
   }
   report_errors(*queue, device, ticket);

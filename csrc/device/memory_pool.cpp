@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "device/address_map.h"
 #include "device/context.h"
@@ -49,10 +50,9 @@ Block* MemoryPool::allocate(size_t bytes) {
   NXL_CHECK(bytes <= SIZE_MAX / 2, kOutOfMemory, "neuron:", static_cast<int>(device_), ": asked for ", bytes, " bytes");
   const size_t size = round_up(bytes, kAlignment);
   const bool small = size <= kSmallLimit;
+  if (has_retired_.load(std::memory_order_relaxed)) release_retired();
   {
-    std::vector<Retired> done;  // freed after the lock is released
     const std::lock_guard lock(mutex_);
-    done = take_retired();
     Block* block = take_free(size);
     if (block == nullptr) block = add_segment_or_null(segment_size_for(size), small);
     if (block != nullptr) return cut(block, size, bytes);
@@ -151,6 +151,7 @@ void MemoryPool::free(Block* block) noexcept {
   if (auto slices = block->segment->drop_slices(block->offset, block->size); !slices.empty()) {
     const loader::CoreQueue* queue = queue_if_used(device_);
     retired_.push_back({queue != nullptr ? queue->submitted() : 0, std::move(slices)});
+    has_retired_.store(true, std::memory_order_relaxed);
   }
   block->allocated = false;
   block->requested = 0;
@@ -185,14 +186,12 @@ void MemoryPool::count_split_piece(const Block& block, bool added) {
 
 void MemoryPool::empty_cache() { release_cached(); }
 
-// Waiting and freeing NRT tensors both happen without the lock: what they wait for may free memory of ours.
 void MemoryPool::release_cached() {
   synchronize(device_);
-  std::vector<Retired> done;
-  std::vector<std::unique_ptr<Segment>> unused;
+  release_retired();
+  std::vector<std::unique_ptr<Segment>> unused;  // freed after the lock is released
   const std::lock_guard lock(mutex_);
   ++stats_.num_sync_all_streams;
-  done = take_retired();
   unused = take_free_segments();
 }
 
@@ -218,16 +217,19 @@ std::vector<std::unique_ptr<Segment>> MemoryPool::take_free_segments() {
   return unused;
 }
 
-std::vector<MemoryPool::Retired> MemoryPool::take_retired() {
-  std::vector<Retired> done;
-  if (retired_.empty()) return done;
+void MemoryPool::release_retired() {
+  std::vector<Retired> retired;
+  {
+    const std::lock_guard lock(mutex_);
+    retired.swap(retired_);
+    has_retired_.store(false, std::memory_order_relaxed);
+  }
   loader::CoreQueue* queue = queue_if_used(device_);
-  const auto first_done = std::partition(retired_.begin(), retired_.end(), [&](const Retired& retired) {
-    return queue != nullptr && !queue->is_complete(retired.ticket);
-  });
-  std::move(first_done, retired_.end(), std::back_inserter(done));
-  retired_.erase(first_done, retired_.end());
-  return done;
+  std::erase_if(retired, [&](const Retired& slices) { return queue == nullptr || queue->is_complete(slices.ticket); });
+  if (retired.empty()) return;
+  const std::lock_guard lock(mutex_);
+  std::move(retired.begin(), retired.end(), std::back_inserter(retired_));
+  has_retired_.store(true, std::memory_order_relaxed);
 }
 
 c10::CachingDeviceAllocator::DeviceStats MemoryPool::stats() {

@@ -36,8 +36,8 @@ struct Block {
   std::byte* address() const { return segment->base() + offset; }
 };
 
-// Thread safe. Never takes the GIL. Neither waits for the device nor frees NRT tensors while it holds its lock: the
-// threads that complete executions free memory too.
+// Thread safe. Never takes the GIL. While it holds its lock it neither waits, asks a queue nor frees NRT
+// tensors: each of those may release what a finished copy kept alive, and so come back here to free.
 class MemoryPool {
  public:
   static constexpr size_t kAlignment = 512;
@@ -85,12 +85,13 @@ class MemoryPool {
   void absorb_next(Block* block);
   void release_cached();
   std::vector<std::unique_ptr<Segment>> take_free_segments();
-  std::vector<Retired> take_retired();
+  void release_retired();
   [[noreturn]] void throw_out_of_memory(size_t bytes);
   void count_split_piece(const Block& block, bool added);
 
   const c10::DeviceIndex device_;
-  std::mutex mutex_;  // guards everything below
+  std::atomic<bool> has_retired_{false};  // a hint, so that the common path asks nothing
+  std::mutex mutex_;                      // guards everything below
   FreeList free_small_;
   FreeList free_large_;
   std::unordered_map<Segment*, std::unique_ptr<Segment>> segments_;

@@ -4,10 +4,12 @@
 
 #include <chrono>
 
+#include "core/api.h"
+
 namespace nxl::loader {
 
 // NEURON_LIBTORCH_EXECUTION_TIMEOUT in seconds (a decimal number > 0), default 600; read at every call, so it belongs
 // on slow paths. Throws Error(kInvalid) for anything else.
-std::chrono::milliseconds execution_timeout();
+NXL_API std::chrono::milliseconds execution_timeout();
 
 }  // namespace nxl::loader
