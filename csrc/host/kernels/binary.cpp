@@ -9,7 +9,6 @@
 #include <ATen/ops/bitwise_xor_cpu_dispatch.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/div_cpu_dispatch.h>
-#include <ATen/ops/fmod_cpu_dispatch.h>
 #include <ATen/ops/maximum_cpu_dispatch.h>
 #include <ATen/ops/minimum_cpu_dispatch.h>
 #include <ATen/ops/mul_cpu_dispatch.h>
@@ -95,11 +94,18 @@ Kernel prepare_divide(StepContext& step) {
   return call_aten(step, [](at::Tensor& y, const at::Tensor& a, const at::Tensor& b) { at::cpu::div_out(y, a, b); });
 }
 
+// Exact. ATen's vectorised fmod answers NaN for a denormal divisor.
+struct FloatRemainder {
+  template <typename T>
+  static T apply(T a, T b) {
+    return static_cast<T>(std::fmod(static_cast<accumulator_t<T>>(a), static_cast<accumulator_t<T>>(b)));
+  }
+};
+
 Kernel prepare_remainder(StepContext& step) {
   const at::ScalarType dtype = check_operands(step);
   if (is_integer(dtype)) return loop_over<IntegerTypes>(step, IntegerRemainder{});
-  if (!c10::isFloatingType(dtype)) refuse_dtype(step, dtype);
-  return call_aten(step, [](at::Tensor& y, const at::Tensor& a, const at::Tensor& b) { at::cpu::fmod_out(y, a, b); });
+  return loop_over<AllFloatTypes>(step, FloatRemainder{});
 }
 
 Kernel prepare_power(StepContext& step) {

@@ -30,7 +30,7 @@ void check_unary(const std::string& op, const Unary& oracle, at::ScalarType dtyp
                  double highest = 1e300) {
   for (const auto& shape : kShapes) {
     at::Tensor x = sample(shape, dtype, 2.0, /*special=*/lowest < -1e200);
-    if (!x.is_complex() && x.is_floating_point()) x = x.clamp(lowest, highest);
+    if (x.is_floating_point() && lowest > -1e200) x = x.clamp(lowest, highest);
     const bool exact = c10::isIntegralType(dtype, true);
     const at::Tensor expected = exact ? oracle(x) : oracle(x.to(x.is_complex() ? at::kComplexDouble : at::kDouble)).to(dtype);
     at::Tensor dense = at::empty_like(expected), odd = in_odd_layout(at::zeros_like(expected));
@@ -190,6 +190,16 @@ TEST(Unary, Tests) {
   }
 }
 
+// Element by element: ATen's vectorised fmod is wrong for denormal divisors.
+at::Tensor exact_fmod(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor x = a.to(at::kDouble).contiguous(), y = b.to(at::kDouble).contiguous();
+  at::Tensor out = at::empty_like(x);
+  for (int64_t i = 0; i < x.numel(); ++i) {
+    out.mutable_data_ptr<double>()[i] = std::fmod(x.const_data_ptr<double>()[i], y.const_data_ptr<double>()[i]);
+  }
+  return out.to(a.scalar_type());
+}
+
 void check_binary(const std::string& op, const Binary& oracle, const at::Tensor& a, const at::Tensor& b, double t) {
   const at::Tensor expected = oracle(a, b);
   at::Tensor dense = at::empty_like(expected), odd = in_odd_layout(at::zeros_like(expected));
@@ -212,7 +222,7 @@ TEST(Binary, Floats) {
       check_binary("subtract", [](auto& x, auto& y) { return x - y; }, a, b, 0);
       check_binary("multiply", [](auto& x, auto& y) { return x * y; }, a, b, 0);
       check_binary("divide", [](auto& x, auto& y) { return x / y; }, a, b, 0);
-      check_binary("remainder", [](auto& x, auto& y) { return at::fmod(x, y); }, a, b, 0);
+      check_binary("remainder", exact_fmod, a, b, 0);
       check_binary("power", [](auto& x, auto& y) { return at::pow(x, y); }, a, b, tolerance(dtype));
       check_binary("maximum", [](auto& x, auto& y) { return at::maximum(x, y); }, a, b, 0);
       check_binary("minimum", [](auto& x, auto& y) { return at::minimum(x, y); }, a, b, 0);
