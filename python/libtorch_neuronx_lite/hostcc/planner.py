@@ -49,6 +49,8 @@ def _bind_outputs(low: Lowering) -> list[Storage]:
     outputs: list[Storage] = []
     plain: list[tuple[Window, Window]] = []
     into_inputs: list[tuple[Window, Window]] = []
+    # Storages whose present content is returned: the copies that do so come last.
+    returned = {id(low.window(value).storage) for value in graph.outputs}
     for index, value in enumerate(graph.outputs):
         window = low.window(value)
         storage = window.storage.resolve()
@@ -59,7 +61,7 @@ def _bind_outputs(low: Lowering) -> list[Storage]:
             target = dense(home, type_.dtype, type_.shape)
             if window.same_elements(target):
                 continue
-            if _is_private(window) and _may_take_over(low.steps, storage, home):
+            if id(home) not in returned and _is_private(window) and _may_take_over(low.steps, storage, home):
                 storage.merged_into = home
                 continue
             into_inputs.append((window, target))

@@ -221,12 +221,12 @@ def _read_constant(operation: ir.Operation, type_: TensorType) -> Array:
     try:
         attribute = operation.attributes["value"]
     except TypeError:  # complex elements: the bindings have no class for them
-        return _parse_elements(operation.get_asm(), type_)
+        return parse_elements(operation.get_asm(), type_)
     if isinstance(attribute, ir.DenseElementsAttr):
         if attribute.is_splat:
             return np.broadcast_to(_splat(attribute.get_splat_value(), type_.dtype), type_.shape)
         if type_.dtype in ("bf16", "f8e4m3fn", "f8e5m2"):  # no buffer for these
-            return _parse_elements(str(attribute), type_)
+            return parse_elements(str(attribute), type_)
         return np.array(attribute).astype(STORAGE[type_.dtype], copy=False).reshape(type_.shape)
     if isinstance(attribute, (ir.IntegerAttr, ir.FloatAttr, ir.BoolAttr)):
         return _splat(attribute, type_.dtype)
@@ -245,7 +245,7 @@ def _from_bytes(data: bytes, dtype: str) -> Array:
     return np.frombuffer(data, STORAGE[dtype]).copy()
 
 
-def _parse_elements(text: str, type_: TensorType) -> Array:
+def parse_elements(text: str, type_: TensorType) -> Array:
     """Read the elements of a printed ``dense<...>``; MLIR prints large ones as hexadecimal bytes."""
     body = text[text.index("dense<") + 6 : text.rindex(">", 0, text.rindex(": tensor"))]
     if body.startswith('"0x'):
