@@ -4,6 +4,7 @@
 #include <torch/csrc/DynamicTypes.h>
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,8 +29,8 @@ std::shared_ptr<LoadedGraph> load(const py::buffer& neff, int64_t device_index) 
   const py::buffer_info info = neff.request();
   TORCH_CHECK_VALUE(info.ndim <= 1 && (info.ndim == 0 || info.strides[0] == info.itemsize),
                     "neff: expected contiguous bytes");
-  TORCH_CHECK_VALUE(device_index >= 0 && device_index < c10::Device::MAX_NUM_DEVICES, "device_index: ", device_index,
-                    " is not a device index");
+  TORCH_CHECK_VALUE(device_index >= 0 && device_index <= std::numeric_limits<c10::DeviceIndex>::max(),
+                    "device_index: ", device_index, " is not a device index");
   const py::gil_scoped_release released;
   return std::make_shared<LoadedGraph>(
       std::span(static_cast<const std::byte*>(info.ptr), static_cast<size_t>(info.size * info.itemsize)),

@@ -13,6 +13,7 @@ PYBIND11_MODULE(_C, m) {
   nxl::bindings::bind_errors(m);
   nxl::bindings::bind_device(m);
   nxl::bindings::bind_fallback(m);
+  nxl::bindings::bind_executable(m);
   nxl::bindings::bind_runtime(m);
   nxl::bindings::bind_neff(m);
 }
