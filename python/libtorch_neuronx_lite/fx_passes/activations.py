@@ -12,6 +12,13 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
+def absolute(x: torch.Tensor) -> torch.Tensor:
+    """Decompose `aten.abs` of integers, which torch-mlir lowers for floats only."""
+    if x.dtype.is_floating_point or x.dtype.is_complex:
+        return NotImplemented
+    return x.clone() if not x.dtype.is_signed else torch.where(x < 0, -x, x)
+
+
 def gelu(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     """Decompose `aten.gelu`: exact with erf, or the tanh form."""
     wide = _wide(x)

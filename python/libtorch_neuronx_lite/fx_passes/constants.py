@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import operator
 from functools import reduce
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 
-from .editing import fake_mode_of
+from .editing import Editor, fake_mode_of
 
 aten = torch.ops.aten
 
@@ -23,7 +22,8 @@ _FRESH = (aten.lift_fresh_copy.default, aten.lift_fresh.default, aten.detach.def
 def take_constants(gm: fx.GraphModule) -> list[torch.Tensor]:
     """Give every stored tensor its place; return those that became arguments, in the order of the new placeholders.
 
-    The new placeholders stand after the last one of the graph. Literals are left as CPU tensors on the module.
+    The new placeholders stand after the last one of the graph. One element becomes `aten.full`; a few stay on the
+    module, as CPU tensors, with one `get_attr` node for each use (the importer wants that).
     """
     graph = gm.graph
     for node in list(graph.nodes):
@@ -32,10 +32,9 @@ def take_constants(gm: fx.GraphModule) -> list[torch.Tensor]:
             graph.erase_node(node)
 
     mode = fake_mode_of(graph)
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    first = next(iter(graph.nodes))
-    taken: dict[str, fx.Node] = {}
+    arguments: dict[str, fx.Node] = {}
     constants: list[torch.Tensor] = []
+    literals = 0
     for node in list(graph.nodes):
         if node.op != "get_attr":
             continue
@@ -43,34 +42,46 @@ def take_constants(gm: fx.GraphModule) -> list[torch.Tensor]:
         if not isinstance(tensor, torch.Tensor):
             continue
         with unset_fake_temporarily():
-            size = tensor.numel() * tensor.element_size()
-            if size <= LITERAL_BYTES:
+            if tensor.numel() * tensor.element_size() <= LITERAL_BYTES:
                 literal = tensor.detach().cpu().contiguous()
-                name = f"_literal_{len(taken)}" if "." in str(node.target) else str(node.target)
-                setattr(gm, name, literal)
-                node.target = name
-        if size <= LITERAL_BYTES:
-            node.meta["val"] = mode.from_tensor(literal)
-            taken[name] = node
-            continue
-        known = taken.get(str(node.target))
+                _place_literal(gm, mode, node, literal, f"_literal_{literals}")
+                literals += 1
+                continue
+        known = arguments.get(str(node.target))
         if known is None:
-            anchor = placeholders[-1] if placeholders else None
-            with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(first):
-                known = graph.placeholder(f"constant_{len(constants)}")
+            known = arguments[str(node.target)] = add_placeholder(graph, f"constant_{len(constants)}")
             known.meta["val"] = mode.from_tensor(tensor)
-            placeholders.append(known)
             constants.append(tensor)
-            taken[str(node.target)] = known
         node.replace_all_uses_with(known)
         graph.erase_node(node)
     gm.recompile()
     return constants
 
 
-def splat(tensor: torch.Tensor) -> float | int | bool | None:
-    """Return the one number that fills a tensor, or None."""
-    if tensor.numel() == 0 or tensor.is_complex():
-        return None
-    flat = tensor.reshape(-1)
-    return flat[0].item() if bool(operator.eq(flat, flat[0]).all()) else None
+def add_placeholder(graph: fx.Graph, name: str) -> fx.Node:
+    """Add a placeholder after the graph's last one."""
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    first = next(iter(graph.nodes))
+    with graph.inserting_after(placeholders[-1]) if placeholders else graph.inserting_before(first):
+        return graph.placeholder(name)
+
+
+def _place_literal(gm: fx.GraphModule, mode: FakeTensorMode, node: fx.Node, literal: torch.Tensor, name: str) -> None:
+    graph, dtype = gm.graph, literal.dtype
+    if literal.numel() == 1 and not literal.is_complex():
+        full = Editor(graph, mode, node).call(aten.full.default, list(literal.shape), literal.item(), dtype=dtype)
+        node.replace_all_uses_with(full)
+        graph.erase_node(node)
+        return
+    # Literals of narrow floats have no buffer that Python and MLIR share: they are stored wide and narrowed again.
+    narrow = dtype in (torch.bfloat16, torch.float16)
+    stored = literal.float() if narrow else literal
+    gm.register_buffer(name, stored)  # a buffer: FX warns about a get_attr of anything else
+    for user in list(node.users):
+        with graph.inserting_before(user):
+            use = graph.get_attr(name)
+        use.meta["val"] = mode.from_tensor(stored)
+        if narrow:
+            use = Editor(graph, mode, user).call(aten._to_copy.default, use, dtype=dtype)
+        user.replace_input_with(node, use)
+    graph.erase_node(node)

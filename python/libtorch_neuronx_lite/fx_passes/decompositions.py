@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from . import activations, attention, division, indexing, linear, normalization
+from . import activations, attention, division, indexing, linear, normalization, pooling, scan
 
 aten = torch.ops.aten
 
@@ -78,6 +78,18 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.remainder.Tensor: division.remainder,
     aten.remainder.Scalar: division.remainder,
     aten.remainder.Scalar_Tensor: division.remainder,
+    aten.cumprod.default: scan.cumprod,
+    aten.cummax.default: scan.cummax,
+    aten.cummin.default: scan.cummin,
+    aten.searchsorted.Tensor: indexing.searchsorted,
+    aten.searchsorted.Scalar: indexing.searchsorted,
+    aten.bucketize.Tensor: indexing.bucketize,
+    aten.bucketize.Scalar: indexing.bucketize,
+    aten.scatter_reduce.two: indexing.scatter_reduce,
+    aten._cdist_forward.default: indexing.cdist,
+    aten._adaptive_avg_pool2d.default: pooling.adaptive_avg_pool,
+    aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool,
+    aten.abs.default: activations.absolute,
     aten.sort.stable: indexing.sort_stable,
     aten.addmm.default: linear.addmm,
     aten.baddbmm.default: linear.baddbmm,

@@ -48,3 +48,92 @@ def sort_stable(
 def argsort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> torch.Tensor:
     """Decompose `aten.argsort`."""
     return sort_stable(x, dim=dim, descending=descending)[1]
+
+
+def searchsorted(
+    sequence: torch.Tensor,
+    x: torch.Tensor | float,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Decompose `aten.searchsorted` into a count of the boundaries below each value."""
+    if sorter is not None:
+        sequence = sequence.gather(-1, sorter)
+    if not isinstance(x, torch.Tensor):
+        x = torch.full((), x, dtype=sequence.dtype, device=sequence.device)
+    if sequence.dim() > 1:
+        boundaries, values = sequence.unsqueeze(-2), x.unsqueeze(-1)
+    else:
+        boundaries, values = sequence, x.unsqueeze(-1)
+    below = boundaries <= values if right or side == "right" else boundaries < values
+    return below.sum(-1).to(torch.int32 if out_int32 else torch.int64)
+
+
+def bucketize(
+    x: torch.Tensor | float, boundaries: torch.Tensor, *, out_int32: bool = False, right: bool = False
+) -> torch.Tensor:
+    """Decompose `aten.bucketize`."""
+    return searchsorted(boundaries, x, out_int32=out_int32, right=right)
+
+
+def scatter_reduce(
+    x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, reduce: str, *, include_self: bool = True
+) -> torch.Tensor:
+    """Decompose `aten.scatter_reduce.two` into a masked reduction over the scattered dimension.
+
+    The reduction is dense (target size times index size along `dim`): the StableHLO lowering of the sparse form does not
+    exist for every kind.
+    """
+    if reduce == "sum" and include_self:
+        return x.scatter_add(dim, index, source)
+    if x.dim() == 0:
+        return scatter_reduce(
+            x.unsqueeze(0), 0, index.reshape(1), source.reshape(1), reduce, include_self=include_self
+        ).squeeze(0)
+    dim %= x.dim()
+    window = tuple(slice(0, size) for size in index.shape)
+    source = source[window]
+    # [..., index size, target size] with the reduced dimension next to last.
+    places = torch.arange(x.shape[dim], device=x.device, dtype=index.dtype)
+    hits = index.movedim(dim, -1).unsqueeze(-1) == places
+    values = source.movedim(dim, -1).unsqueeze(-1)
+    start = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
+    if start is None:
+        info = torch.finfo(x.dtype) if x.dtype.is_floating_point else torch.iinfo(x.dtype)
+        top, bottom = (torch.inf, -torch.inf) if x.dtype.is_floating_point else (info.max, info.min)
+        start = bottom if reduce == "amax" else top
+    filled = torch.where(hits, values, torch.full((), start, dtype=x.dtype, device=x.device))
+    count = hits.sum(-2)
+    combined = {"sum": lambda t: t.sum(-2), "mean": lambda t: t.sum(-2), "prod": lambda t: t.prod(-2),
+                "amax": lambda t: t.amax(-2), "amin": lambda t: t.amin(-2)}[reduce](filled)  # fmt: skip
+    # The target may be larger than the index in the other dimensions: those places keep their value.
+    base = x.movedim(dim, -1)
+    part = base[tuple(slice(0, size) for size in combined.shape)]
+    if include_self:
+        merge = {"sum": torch.add, "mean": torch.add, "prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}
+        combined, count = merge[reduce](combined.to(x.dtype), part), count + 1
+    if reduce == "mean":
+        divisor = count.clamp(min=1)
+        combined = combined / divisor if x.dtype.is_floating_point else torch.div(combined, divisor, rounding_mode="floor")
+    combined = torch.where(count > (1 if include_self else 0), combined.to(x.dtype), part)
+    for axis in reversed(range(x.dim() - 1)):
+        lead = base[tuple(slice(0, size) for size in combined.shape[:axis])]
+        combined = lead.slice_scatter(combined, axis, 0, combined.shape[axis])
+    return combined.movedim(-1, dim)
+
+
+def cdist(a: torch.Tensor, b: torch.Tensor, p: float, compute_mode: int | None) -> torch.Tensor:
+    """Decompose `aten._cdist_forward`: the p-norm of every difference of two rows."""
+    difference = (a.unsqueeze(-2) - b.unsqueeze(-3)).abs()
+    if p == 2:
+        return (difference * difference).sum(-1).sqrt()
+    if p == 1:
+        return difference.sum(-1)
+    if p == 0:
+        return (difference != 0).sum(-1).to(a.dtype)
+    if p == float("inf"):
+        return difference.amax(-1)
+    return (difference**p).sum(-1) ** (1.0 / p)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from .constants import add_placeholder
 from .decompositions import decomposition_table
 from .editing import Editor, fake_mode_of, fake_value
 
@@ -241,10 +242,7 @@ def add_seed(gm: fx.GraphModule) -> bool:
     mode = fake_mode_of(graph)
     value = fake_value(nodes[0])
     device = (value[0] if isinstance(value, (tuple, list)) else value).device
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    first = next(iter(graph.nodes))
-    with graph.inserting_after(placeholders[-1]) if placeholders else graph.inserting_before(first):
-        seed = graph.placeholder("rng_seed")
+    seed = add_placeholder(graph, "rng_seed")
     with mode:
         seed.meta["val"] = torch.empty(2, dtype=torch.int64, device=device)
     table = decomposition_table()

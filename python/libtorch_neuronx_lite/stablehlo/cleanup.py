@@ -44,10 +44,15 @@ def _constant(op: ir.Operation) -> None:
         _replace(op, "stablehlo.constant", [], {"value": op.attributes["value"]})
 
 
+def _producer(value: ir.Value) -> ir.Operation | None:
+    """Return the operation that makes a value, or None for an argument of a block."""
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
+
+
 def _splat_of(value: ir.Value) -> ir.Attribute | None:
     """Return the element that fills a constant, or None for any other value."""
-    owner = value.owner
-    if not isinstance(owner, ir.Operation) or owner.name != "stablehlo.constant":
+    owner = _producer(value)
+    if owner is None or owner.name != "stablehlo.constant":
         return None
     attribute = owner.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
@@ -102,8 +107,8 @@ def _dot(op: ir.Operation) -> None:
 
 
 def _widened_from(value: ir.Value) -> ir.Value | None:
-    owner = value.owner
-    if not isinstance(owner, ir.Operation) or owner.name != "stablehlo.convert":
+    owner = _producer(value)
+    if owner is None or owner.name != "stablehlo.convert":
         return None
     source = owner.operands[0]
     if str(source.type.element_type) not in ("bf16", "f16") or str(value.type.element_type) != "f32":

@@ -8,14 +8,29 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch_mlir import ir
 from torch_mlir.dialects import torch as torch_dialect
-from torch_mlir.extras.fx_importer import FxImporter
+from torch_mlir.extras.fx_importer import FxImporter, FxImporterHooks, create_mlir_tensor_type
 
 from .._errors import CompileError, UnsupportedOperatorError
 from ..fx_passes.editing import source_line
 
 FUNCTION = "main"
+
+
+class _Literals(FxImporterHooks):  # type: ignore[misc]
+    """Puts the elements of a literal into the module's text, where the key sees them; a resource blob is not there."""
+
+    def resolve_literal(self, gni: Any, literal: Any, info: Any) -> Any:
+        if not isinstance(literal, torch.Tensor) or literal.numel() == 0:
+            return None
+        with unset_fake_temporarily():
+            array = literal.detach().cpu().contiguous().numpy()
+        dense = create_mlir_tensor_type(literal)
+        kind = gni._cc.tensor_to_vtensor_type(literal)
+        value = ir.DenseElementsAttr.get(array, type=dense.element_type, shape=list(literal.shape))
+        return ir.Operation.create("torch.vtensor.literal", results=[kind], attributes={"value": value}).result
 
 
 def import_graph(gm: fx.GraphModule) -> bytes:
@@ -27,7 +42,7 @@ def import_graph(gm: fx.GraphModule) -> bytes:
     """
     context = ir.Context()
     torch_dialect.register_dialect(context)
-    importer = FxImporter(context=context)
+    importer = FxImporter(context=context, hooks=_Literals())
     try:
         importer.import_stateless_graph(gm.graph, func_name=FUNCTION)
     except (NotImplementedError, AssertionError, TypeError, ValueError, KeyError) as error:

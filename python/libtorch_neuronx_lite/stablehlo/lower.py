@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +16,6 @@ from .importer import import_graph, unsupported
 
 # Seconds for the passes over one graph; a large model's decode step takes about two.
 TIMEOUT = 600.0
-
-_ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'(?: that was explicitly marked illegal)?")
 
 
 @dataclass(frozen=True)
@@ -75,10 +72,8 @@ def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: 
 
 def _explain(gm: fx.GraphModule, name: str, text: str, error: Exception, repro_dir: Path) -> CompileError:
     repro = getattr(error, "repro", None) or write_graph(gm, name, repro_dir)
-    match = _ILLEGAL.search(text)
-    if match:
-        operator = match.group(1).removeprefix("torch.")
-        failure: CompileError = unsupported(gm, operator, "torch-mlir has no lowering for this use of it")
+    if isinstance(error, worker.JobError) and error.kind == "unsupported-op" and error.op is not None:
+        failure: CompileError = unsupported(gm, error.op, "torch-mlir has no lowering for this use of it")
     else:
         failure = CompileError(f"lowering the graph '{name}' to StableHLO failed: {text}")
     failure.attach_repro(repro)

@@ -39,13 +39,12 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
     torch_dialect.register_dialect(context)
     _stablehlo.register_dialect(context)
     _stablehlo.register_stablehlo_passes()
-    with context:
-        context.emit_error_diagnostics = True
+    with context, ir.Location.unknown():
         module = ir.Module.parse(blobs["torch"])
-        PassManager.parse(_TO_TORCH_BACKEND).run(module.operation)
-        PassManager.parse(_TO_STABLEHLO).run(module.operation)
+        _run(context, module, _TO_TORCH_BACKEND)
+        _run(context, module, _TO_STABLEHLO)
         clean(module)
-        PassManager.parse(_SIMPLIFY).run(module.operation)
+        _run(context, module, _SIMPLIFY)
         count = clean(module)
         wide = find_f64(module)
         if wide is not None:
@@ -62,6 +61,46 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
         stream = io.BytesIO()
         module.operation.write_bytecode(stream)
     return {"stablehlo": stream.getvalue()}, {"operations": count, "digest": digest}
+
+
+def _run(context: ir.Context, module: ir.Module, passes: str) -> None:
+    """Run a pipeline; raise JobError with what the passes said, and where, when it fails."""
+    said: list[tuple[str, str]] = []
+
+    def listen(diagnostic: ir.Diagnostic) -> bool:
+        if diagnostic.severity == ir.DiagnosticSeverity.ERROR:
+            said.append((diagnostic.message, str(diagnostic.location)))
+        return True
+
+    # A pass may report an error and not fail: with a handler of our own that does not end in MLIR's assertion.
+    context.emit_error_diagnostics = True
+    handler = context.attach_diagnostic_handler(listen)
+    try:
+        PassManager.parse(passes).run(module.operation)
+    except ir.MLIRError:
+        left = _first_torch_op(module)
+        if left is not None:
+            name = left.name.removeprefix("torch.")
+            raise JobError(
+                "unsupported-op", f"{name} has no lowering to StableHLO", op=name, location=str(left.location)
+            ) from None
+        message, location = said[0] if said else ("a pass failed and gave no reason", None)
+        raise JobError("lowering", message, location=location) from None
+    finally:
+        handler.detach()
+
+
+def _first_torch_op(module: ir.Module) -> ir.Operation | None:
+    """Return the first operator that no conversion took; what feeds it (constants, lists) is not one."""
+    for function in module.body.operations:
+        for op in function.regions[0].blocks[0].operations:
+            name = op.operation.name
+            if name.startswith("torch.") and not name.startswith(_FEEDERS):
+                return op.operation
+    return None
+
+
+_FEEDERS = ("torch.constant.", "torch.prim.List", "torch.prim.Tuple", "torch.vtensor.literal", "torch.runtime.assert")
 
 
 def _mark_aliases(module: ir.Module, aliases: list[list[int]]) -> None:
