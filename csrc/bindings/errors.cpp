@@ -5,33 +5,31 @@
 #include <exception>
 
 #include "bindings/bindings.h"
-#include "core/error.h"
+#include "device/error_edge.h"
 
 namespace nxl::bindings {
 namespace {
 
-PyObject* python_type(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kInvalid:
-      return PyExc_ValueError;
-    case ErrorKind::kOutOfMemory:
-      return THPException_OutOfMemoryError;
-    case ErrorKind::kUnsupported:
-      return PyExc_NotImplementedError;
-    case ErrorKind::kUnavailable:
-    case ErrorKind::kClosed:
-    case ErrorKind::kExecution:
-    case ErrorKind::kInternal:
-      break;
+// torch does not export THPException_OutOfMemoryError; the class itself is public.
+PyObject* out_of_memory_error() {
+  const pybind11::object type = pybind11::module_::import("torch").attr("OutOfMemoryError");
+  return type.ptr();  // torch keeps it alive
+}
+
+// One mapping of kinds to exceptions, the one to c10; torch knows the Python type of each c10 exception.
+void translate_torch_error(const Error& error) {
+  try {
+    device::throw_as_torch(error);
+  } catch (const c10::Error&) {
+    torch::translate_exception_to_python(std::current_exception());
   }
-  return PyExc_RuntimeError;
 }
 
 void translate(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);
   } catch (const Error& error) {
-    PyErr_SetString(python_type(error.kind()), error.what());
+    translate_torch_error(error);
   } catch (const c10::Error&) {
     torch::translate_exception_to_python(std::current_exception());
   }
