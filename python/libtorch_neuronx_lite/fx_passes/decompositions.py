@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from . import activations, attention, division, indexing, linear, normalization, pooling, scan
+from . import activations, attention, creation, division, indexing, linear, normalization, pooling, scan
 
 aten = torch.ops.aten
 
@@ -33,7 +33,7 @@ RANDOM = (
 )
 
 # Kept whole because torch-mlir's own lowering is better than what the PyTorch decomposition leaves behind.
-_WHOLE = (aten.roll, aten.one_hot, aten.empty_like, aten.isfinite, aten.eye, aten.split_with_sizes)
+_WHOLE = (aten.roll, aten.one_hot, aten.isfinite, aten.eye, aten.split_with_sizes)
 
 # Not in the core set, and not lowered by torch-mlir.
 _EXTRA = (
@@ -90,6 +90,10 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten._adaptive_avg_pool2d.default: pooling.adaptive_avg_pool,
     aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool,
     aten.abs.default: activations.absolute,
+    aten.empty.memory_format: creation.empty,
+    aten.empty_strided.default: creation.empty_strided,
+    aten.new_empty.default: creation.new_empty,
+    aten.empty_like.default: creation.empty_like,
     aten.sort.stable: indexing.sort_stable,
     aten.addmm.default: linear.addmm,
     aten.baddbmm.default: linear.baddbmm,

@@ -150,3 +150,12 @@ def find_f64(module: ir.Module) -> ir.Operation | None:
                 if isinstance(result.type, ir.ShapedType) and isinstance(result.type.element_type, ir.F64Type):
                     return op.operation
     return None
+
+
+def find_foreign(module: ir.Module) -> ir.Operation | None:
+    """Return the first operation that is neither StableHLO nor CHLO: a compiler would not know it."""
+    for function in module.body.operations:
+        for op in function.regions[0].blocks[0].operations:
+            if not op.operation.name.startswith(("stablehlo.", "chlo.", "func.return")):
+                return op.operation
+    return None

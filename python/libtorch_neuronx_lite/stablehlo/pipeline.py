@@ -13,7 +13,7 @@ from torch_mlir.dialects import torch as torch_dialect
 from torch_mlir.passmanager import PassManager
 
 from ..worker.errors import JobError
-from .cleanup import clean, find_f64
+from .cleanup import clean, find_f64, find_foreign
 
 _TO_TORCH_BACKEND = (
     "builtin.module(func.func(torch-match-quantized-custom-ops),"
@@ -54,6 +54,12 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
                 op=wide.name,
                 location=str(wide.location),
             )
+        foreign = find_foreign(module)
+        if foreign is not None:
+            raise JobError(
+                "lowering", "the lowering left an operation that is not StableHLO",
+                op=foreign.name, location=str(foreign.location),
+            )  # fmt: skip
         _mark_aliases(module, params["aliases"])
         module.operation.attributes["sym_name"] = ir.StringAttr.get(params["name"])
         module.operation.verify()
