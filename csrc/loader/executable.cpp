@@ -210,14 +210,13 @@ Slot* LoadedExecutable::find_free(std::span<nrt_tensor_t* const> inputs, std::sp
 // Reserves a slot with the tensors bound. Waits while every kept slot is in flight.
 Status LoadedExecutable::reserve(std::span<nrt_tensor_t* const> inputs, std::span<nrt_tensor_t* const> outputs,
                                  Slot** reserved) {
-  for (;;) {
+  for (bool asked_nrt = false;;) {
     uint64_t oldest = 0;
     {
       const std::lock_guard lock(mutex_);
       if (closed_) return closed_status();
       Slot* slot = find_free(inputs, outputs, &oldest);
-      if (slot == nullptr && oldest != 0 && queue_.is_complete(oldest)) slot = find_free(inputs, outputs, &oldest);
-      if (slot == nullptr && (slots_.size() < most_slots_ || oldest == 0)) {
+      if (slot == nullptr && (oldest == 0 || (asked_nrt && slots_.size() < most_slots_))) {
         slots_.push_back(std::make_unique<Slot>());
         slot = slots_.back().get();
       }
@@ -229,6 +228,12 @@ Status LoadedExecutable::reserve(std::span<nrt_tensor_t* const> inputs, std::spa
         *reserved = slot;
         return status;
       }
+    }
+    // Not under the mutex: noticing a completion may release tensors, which come back here through forget().
+    if (!asked_nrt) {
+      queue_.is_complete(oldest);
+      asked_nrt = true;
+      continue;
     }
     const Status status = queue_.wait(oldest, execution_timeout());
     if (!status.is_ok()) return status;
@@ -269,7 +274,7 @@ uint64_t LoadedExecutable::forget(nrt_tensor_t* tensor) {
   uint64_t busy = 0;
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (slot->reserved || std::find(slot->bound.begin(), slot->bound.end(), tensor) == slot->bound.end()) continue;
-    if (queue_.is_complete(slot->ticket)) {
+    if (slot->ticket <= queue_.completed()) {
       drop_sets(*slot);
     } else {
       busy = std::max(busy, slot->ticket);
