@@ -41,7 +41,7 @@ _UNARY = {
     "sqrt": np.sqrt,
     "tan": np.tan,
     "tanh": np.tanh,
-    "popcnt": lambda x: np.bitwise_count(x) if hasattr(np, "bitwise_count") else _bits(x).sum(-1),
+    "popcnt": lambda x: _bits(x).sum(-1),
     "count_leading_zeros": lambda x: np.where(
         x == 0, x.dtype.itemsize * 8, np.argmax(_bits(x), -1)
     ),

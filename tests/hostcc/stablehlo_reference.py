@@ -42,7 +42,7 @@ def evaluate_reference(module: str, inputs: list[Array], types: list[tuple[tuple
         out = []
         for result in results:
             shape, element = tuple(result.type.shape), FROM_MLIR[str(result.type.element_type)]
-            out.append(np.array(reader.parse_elements(str(result), TensorType(shape, element))))
+            out.append(np.array(reader.read_elements(result, TensorType(shape, element))))
     return out
 
 
@@ -54,7 +54,7 @@ def sample(shape: tuple[int, ...], dtype: str, rng: np.random.Generator, low: fl
         return from_numeric(rng.uniform(low, high, shape), dtype)
     if dtype in ("c64", "c128"):
         return (rng.uniform(low, high, shape) + 1j * rng.uniform(low, high, shape)).astype(STORAGE[dtype])
-    return rng.integers(0 if dtype[0] == "u" else int(low), int(high), shape).astype(STORAGE[dtype])
+    return rng.integers(max(0, int(low)) if dtype[0] == "u" else int(low), int(high), shape).astype(STORAGE[dtype])
 
 
 # Units in the last place, relative to the largest value: NumPy's and MLIR's elementary functions differ in the last bit.

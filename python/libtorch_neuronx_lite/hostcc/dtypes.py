@@ -145,7 +145,8 @@ def _round_to_bf16(values: Array) -> Array:
         # Round to odd, so that the second rounding sees which side of a tie the exact value lies on.
         bits = single.view(np.uint32)
         inexact = np.isfinite(single) & (single.astype(np.float64) != values)
-        toward_zero = np.where(np.abs(single.astype(np.float64)) > np.abs(values), bits - 1, bits)
+        beyond = np.abs(single.astype(np.float64)) > np.abs(values)
+        toward_zero = bits - beyond.astype(np.uint32)
         single = np.where(inexact, toward_zero | 1, bits).astype(np.uint32).view(np.float32)
     else:
         single = np.asarray(values).astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from libtorch_neuronx_lite.hostcc.graph import Op, refuse
+from libtorch_neuronx_lite.hostcc.graph import Op, TensorType, refuse
 from libtorch_neuronx_lite.hostcc.lowering import Lowering, handles
 from libtorch_neuronx_lite.hostcc.regions import argument_reduction, combine_kind, combine_kinds, sort_order
 from libtorch_neuronx_lite.hostcc.windows import Window
@@ -32,6 +32,18 @@ CHLO_OPS = frozenset(f"chlo.{name}" for name in [*_CHLO_UNARY, *_CHLO_BINARY, "t
 )
 def _elementwise(low: Lowering, op: Op) -> None:
     low.step(op, op.name.partition(".")[2], [low.window(operand) for operand in op.operands])
+
+
+@handles("stablehlo.reduce_precision")
+def _reduce_precision(low: Lowering, op: Op) -> None:
+    bits = (op.attributes["exponent_bits"], op.attributes["mantissa_bits"])
+    short = {(8, 7): "bf16", (5, 10): "f16"}.get(bits)
+    type_ = low.type(op.results[0])
+    if short is None or type_.dtype not in ("f32", short):
+        raise refuse(low.graph, op, f"the format e{bits[0]}m{bits[1]} of {type_.dtype} is not one of e8m7 and e5m10 of f32")
+    rounded = low.temporary(TensorType(type_.shape, short))
+    low.emit("convert", [low.window(op.operands[0])], [rounded])
+    low.step(op, "convert", [rounded])
 
 
 @handles("stablehlo.compare")

@@ -221,16 +221,21 @@ def _read_constant(operation: ir.Operation, type_: TensorType) -> Array:
     try:
         attribute = operation.attributes["value"]
     except TypeError:  # complex elements: the bindings have no class for them
-        return parse_elements(operation.get_asm(), type_)
+        return _parse_elements(operation.get_asm(), type_)
     if isinstance(attribute, ir.DenseElementsAttr):
-        if attribute.is_splat:
-            return np.broadcast_to(_splat(attribute.get_splat_value(), type_.dtype), type_.shape)
-        if type_.dtype in ("bf16", "f8e4m3fn", "f8e5m2"):  # no buffer for these
-            return parse_elements(str(attribute), type_)
-        return np.array(attribute).astype(STORAGE[type_.dtype], copy=False).reshape(type_.shape)
+        return read_elements(attribute, type_)
     if isinstance(attribute, (ir.IntegerAttr, ir.FloatAttr, ir.BoolAttr)):
         return _splat(attribute, type_.dtype)
     return _read_resource(operation, str(attribute), type_)
+
+
+def read_elements(attribute: ir.DenseElementsAttr, type_: TensorType) -> Array:
+    """Return a dense attribute's elements in storage form; a splat is a broadcast view of one element."""
+    if attribute.is_splat:
+        return np.broadcast_to(_splat(attribute.get_splat_value(), type_.dtype), type_.shape)
+    if type_.dtype in ("bf16", "f8e4m3fn", "f8e5m2"):  # no buffer for these
+        return _parse_elements(str(attribute), type_)
+    return np.array(attribute).astype(STORAGE[type_.dtype], copy=False).reshape(type_.shape)
 
 
 def _splat(element: Any, dtype: str) -> Array:
@@ -245,7 +250,7 @@ def _from_bytes(data: bytes, dtype: str) -> Array:
     return np.frombuffer(data, STORAGE[dtype]).copy()
 
 
-def parse_elements(text: str, type_: TensorType) -> Array:
+def _parse_elements(text: str, type_: TensorType) -> Array:
     """Read the elements of a printed ``dense<...>``; MLIR prints large ones as hexadecimal bytes."""
     body = text[text.index("dense<") + 6 : text.rindex(">", 0, text.rindex(": tensor"))]
     if body.startswith('"0x'):
