@@ -10,12 +10,6 @@
 namespace nxl::bindings {
 namespace {
 
-// torch does not export THPException_OutOfMemoryError; the class itself is public.
-PyObject* out_of_memory_error() {
-  const pybind11::object type = pybind11::module_::import("torch").attr("OutOfMemoryError");
-  return type.ptr();  // torch keeps it alive
-}
-
 // One mapping of kinds to exceptions, the one to c10; torch knows the Python type of each c10 exception.
 void translate_torch_error(const Error& error) {
   try {

@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/api.h"
 #include "core/error.h"
 #include "core/status.h"
 
@@ -11,7 +12,7 @@ namespace nxl::device {
 
 // kInvalid: c10::ValueError. kOutOfMemory: c10::OutOfMemoryError. kUnsupported: c10::NotImplementedError. Others:
 // c10::Error (RuntimeError).
-[[noreturn, gnu::cold]] void throw_as_torch(const Error& error);
+[[noreturn, gnu::cold]] NXL_API void throw_as_torch(const Error& error);
 
 // Runs `body`; an nxl::Error that leaves it becomes a c10 exception. Costs nothing when nothing is thrown.
 template <typename Body>
