@@ -8,11 +8,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
+#include <cstring>
+#include <string>
 
 #include "core/error.h"
 #include "host/edge.h"
 #include "host/log.h"
+#include "host/refusal.h"
 
 namespace nxl::host {
 namespace {
@@ -66,16 +68,12 @@ NRT_STATUS Queue::submit(nrta_xu_t unit, std::unique_ptr<Work> work, std::shared
     lock.unlock();
     run(item, 1);
     lock.lock();
-    running_ = false;
     publish(item);
     if (!items_.empty() || stopping_) work_.notify_all();
     return NRT_SUCCESS;
   }
 
-  if (!started_) {
-    std::thread([self = shared_from_this()] { self->serve(); }).detach();
-    started_ = true;
-  }
+  if (!started_) start_thread();
   items_.push_back(std::move(item));
   *number = last + 1;
   submitted_[unit].store(last + 1, std::memory_order_release);
@@ -84,6 +82,21 @@ NRT_STATUS Queue::submit(nrta_xu_t unit, std::unique_ptr<Work> work, std::shared
   lock.unlock();
   if (wake) work_.notify_one();
   return NRT_SUCCESS;
+}
+
+void* Queue::thread_main(void* queue) {
+  const std::unique_ptr<std::shared_ptr<Queue>> self(static_cast<std::shared_ptr<Queue>*>(queue));
+  (*self)->serve();
+  return nullptr;
+}
+
+// A pthread, because stop() needs a join with a deadline, which std::thread does not have.
+void Queue::start_thread() {
+  auto self = std::make_unique<std::shared_ptr<Queue>>(shared_from_this());
+  const int error = pthread_create(&thread_, nullptr, thread_main, self.get());
+  if (error != 0) refuse(NRT_RESOURCE, "core ", options_.core, ": starting its thread: ", std::strerror(error));
+  static_cast<void>(self.release());
+  started_ = true;
 }
 
 void Queue::spin_for_work() {
@@ -105,11 +118,7 @@ void Queue::serve() {
       work_.wait(lock);
       sleeping_ = false;
     }
-    if (stopping_) {
-      exited_ = true;
-      done_.notify_all();
-      return;
-    }
+    if (stopping_) return;
     Item item = std::move(items_.front());
     items_.pop_front();
     pending_.store(static_cast<uint32_t>(items_.size()), std::memory_order_relaxed);
@@ -117,7 +126,6 @@ void Queue::serve() {
     lock.unlock();
     run(item, share_->threads());
     lock.lock();
-    running_ = false;
     publish(item);
   }
 }
@@ -143,8 +151,9 @@ void Queue::run(Item& item, int threads) {
 }
 
 void Queue::publish(const Item& item) {
+  running_ = false;
   completed_[item.unit].store(item.number, std::memory_order_release);
-  if (waiters_ != 0) done_.notify_all();
+  if (waiters_ != 0 || stopping_) done_.notify_all();
   if (watches_.empty()) return;
   std::erase_if(watches_, [&](const Watch& watch) {
     if (watch.unit != item.unit || watch.number > item.number) return false;
@@ -190,6 +199,7 @@ int Queue::completion_fd(nrta_xu_t unit, uint64_t number) {
 }
 
 bool Queue::stop(std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::system_clock::now() + patience;  // the clock of pthread_timedjoin_np
   std::deque<Item> dropped;
   std::unique_lock lock(mutex_);
   stopping_.store(true);
@@ -197,14 +207,24 @@ bool Queue::stop(std::chrono::milliseconds patience) {
   pending_.store(0);
   work_.notify_all();
   done_.notify_all();
-  const bool quiet = done_.wait_for(lock, patience, [&] { return !running_ && (!started_ || exited_); });
+  bool quiet = done_.wait_until(lock, deadline, [&] { return !running_; });
   for (const Watch& watch : watches_) {
     signal_fd(watch.fd);
     ::close(watch.fd);
   }
   watches_.clear();
+  const bool join = started_ && !pthread_equal(thread_, pthread_self());
   lock.unlock();
   dropped.clear();  // outside the lock: work gives device memory back
+  if (!join) return quiet;
+  const auto since_epoch = deadline.time_since_epoch();
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(since_epoch);
+  const timespec until{static_cast<time_t>(seconds.count()),
+                       static_cast<long>(std::chrono::nanoseconds(since_epoch - seconds).count())};
+  if (pthread_timedjoin_np(thread_, nullptr, &until) != 0) {
+    pthread_detach(thread_);
+    quiet = false;
+  }
   return quiet;
 }
 

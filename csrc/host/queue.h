@@ -3,6 +3,8 @@
 // with every other's.
 #pragma once
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -74,8 +76,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
   // An eventfd that becomes readable when the number is complete; the caller closes it. -1 when there is none left.
   int completion_fd(nrta_xu_t unit, uint64_t number);
 
-  // Drops what has not started, then waits up to `patience` for the running work. False when that was not enough: the
-  // thread is left behind and ends after its work.
+  // Drops what has not started, then waits up to `patience` for the running work and the thread. False when that was
+  // not enough: the thread is left behind and ends after its work. Called once.
   bool stop(std::chrono::milliseconds patience);
 
  private:
@@ -92,6 +94,8 @@ class Queue : public std::enable_shared_from_this<Queue> {
     int fd;  // ours; the caller holds another descriptor of the same eventfd
   };
 
+  static void* thread_main(void* queue);
+  void start_thread();  // with mutex_
   void serve();
   void spin_for_work();
   void run(Item& item, int threads);  // without mutex_
@@ -105,10 +109,10 @@ class Queue : public std::enable_shared_from_this<Queue> {
   std::condition_variable done_;
   std::deque<Item> items_;
   std::vector<Watch> watches_;
-  bool started_ = false;
+  bool started_ = false;  // thread_ is valid
+  pthread_t thread_{};
   bool sleeping_ = false;
   bool running_ = false;
-  bool exited_ = false;
   int waiters_ = 0;
   std::atomic<bool> stopping_{false};
   std::atomic<uint32_t> pending_{0};  // items_.size() for the spin without the lock

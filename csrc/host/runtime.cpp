@@ -4,6 +4,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 
@@ -21,12 +22,12 @@ constexpr auto kClosePatience = std::chrono::seconds(10);
 constexpr int64_t kMaxThreadsPerCore = 1024;
 constexpr int64_t kMaxQueueDepth = 1 << 20;
 
-CoreClaims* claims_to_drop_in_child = nullptr;  // written while opening, read by the child of a fork
+std::atomic<CoreClaims*> claims_to_drop_in_child{nullptr};
 
 void in_child_of_fork() {
   if (current.load() == State::kUninitialized) return;  // the child may open the runtime for itself
   current.store(State::kLostInFork);
-  if (claims_to_drop_in_child) claims_to_drop_in_child->close_descriptors();
+  if (CoreClaims* claims = claims_to_drop_in_child.load()) claims->close_descriptors();
 }
 
 }  // namespace
@@ -57,6 +58,12 @@ void Runtime::initialize() {
   if (!current.compare_exchange_strong(expected, State::kOpening)) {
     refuse(NRT_INVALID, "the runtime is already initialised: nrt_init is called once per process");
   }
+  static const bool handlers_installed = [] {
+    pthread_atfork(nullptr, nullptr, in_child_of_fork);
+    std::atexit([] { instance().close(); });
+    return true;
+  }();
+  static_cast<void>(handlers_installed);
   try {
     open_cores();
   } catch (...) {
@@ -66,12 +73,6 @@ void Runtime::initialize() {
     current.store(State::kUninitialized);
     throw;
   }
-  static const bool handlers_installed = [] {
-    pthread_atfork(nullptr, nullptr, in_child_of_fork);
-    std::atexit([] { instance().close(); });
-    return true;
-  }();
-  static_cast<void>(handlers_installed);
   current.store(State::kOpen, std::memory_order_release);
 }
 
@@ -103,21 +104,26 @@ void Runtime::close() noexcept {
     if (expected == State::kUninitialized) current.compare_exchange_strong(expected, State::kClosed);
     return;
   }
-  stop_cores(kClosePatience);
+  // A core that still runs something stays claimed: its CPUs and memory are not free.
+  if (stop_cores(kClosePatience) && claims_) claims_->close_descriptors();
 }
 
-void Runtime::stop_cores(std::chrono::milliseconds patience) noexcept {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+bool Runtime::stop_cores(std::chrono::milliseconds patience) noexcept {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + patience;
+  bool quiet = true;
   for (const auto& core : cores_) {
     try {
-      const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
       if (core->queue().stop(std::max(left, std::chrono::milliseconds(0)))) continue;
+      quiet = false;
       log_parts(LogLevel::kError, "core ", core->index(), " still runs an execution after ", patience.count(),
                 " ms; it is left to itself");
     } catch (...) {
+      quiet = false;
     }
   }
+  return quiet;
 }
 
 const std::shared_ptr<Core>& Runtime::core(int64_t index) const {

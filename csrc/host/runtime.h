@@ -2,7 +2,7 @@
 // The host runtime of this process: its state, cores and handles.
 #pragma once
 
-#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -46,7 +46,7 @@ class Runtime {
  private:
   Runtime() = default;
   void open_cores();
-  void stop_cores(std::chrono::milliseconds patience) noexcept;
+  bool stop_cores(std::chrono::milliseconds patience) noexcept;  // true when nothing runs any more
 
   std::unique_ptr<CoreClaims> claims_;
   std::vector<std::shared_ptr<Core>> cores_;  // written by initialize() only
