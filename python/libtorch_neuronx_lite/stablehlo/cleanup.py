@@ -99,7 +99,7 @@ def _static(op: ir.Operation) -> None:
 def _dot(op: ir.Operation) -> None:
     """dot_general of two operands widened from bf16 or f16 to f32 -> one that reads them narrow and returns f32."""
     narrow = [_widened_from(operand) for operand in op.operands]
-    if None in narrow or narrow[0].type.element_type != narrow[1].type.element_type:
+    if any(value is None for value in narrow) or narrow[0].type.element_type != narrow[1].type.element_type:
         return
     names = ("dot_dimension_numbers", "precision_config", "algorithm")
     attributes = {name: op.attributes[name] for name in names if name in op.attributes}
