@@ -65,6 +65,7 @@ TEST_F(CoreQueueTest, WaitTimesOutAndRefusesTicketsThatWereNeverGiven) {
   EXPECT_NE(timeout.message.find("'slow' did not finish within 30 ms"), std::string::npos) << timeout.message;
   EXPECT_EQ(queue.wait(ticket + 1, milliseconds(30)).code, NRT_INVALID);
   EXPECT_TRUE(queue.wait(0, milliseconds(0)).is_ok());
+  fake_nrt().complete(NRTA_XU_COMPUTE, 1);
 }
 
 TEST_F(CoreQueueTest, WaitSleepsOnTheDescriptorOrWithoutOne) {
@@ -113,6 +114,7 @@ TEST_F(CoreQueueTest, ASequenceThatNrtForgotIsAnErrorNotAHang) {
   fake_nrt().set_completion_query_status(NRT_INVALID_HANDLE);
   EXPECT_TRUE(queue.drain().is_ok());
   EXPECT_EQ(queue.take_error().code, NRT_INVALID_HANDLE);
+  fake_nrt().complete(NRTA_XU_COMPUTE, 1);
 }
 
 TEST_F(CoreQueueTest, CopiesLandAndReleaseWhatTheyKeepAlive) {

@@ -158,6 +158,7 @@ TEST_F(ExecutableTest, AFullQueueThatNeverMovesIsATimeout) {
   EXPECT_EQ(status.code, NRT_TIMEOUT);
   EXPECT_NE(status.message.find("'stuck' did not finish within"), std::string::npos) << status.message;
   EXPECT_NE(status.message.find("NEURON_LIBTORCH_EXECUTION_TIMEOUT"), std::string::npos);
+  fake_nrt().complete(NRTA_XU_COMPUTE, 1);
 }
 
 TEST_F(ExecutableTest, AQueueThatIsFullWithoutWorkOfOursIsTriedAgain) {
