@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import atexit
+import time
+from pathlib import Path
+
 from .. import _C, envs
 from .._log import get_logger
 
-_warned = False
+_started = False
 
 
 def is_initialized() -> bool:
@@ -21,9 +25,10 @@ def init() -> None:
         RuntimeError: the runtime library does not load, a core is held by another process, the runtime was closed, or
             this is a forked child of a process that had used the device.
     """
-    global _warned
-    if not _warned:
-        _warned = True
+    global _started
+    if not _started:
+        _started = True
+        atexit.register(_let_autograd_threads_finish)
         for name, nearest in envs.unknown_variables().items():
             hint = f"; did you mean {nearest}?" if nearest else ""
             get_logger(__name__).warning("The environment variable %s is not one this package reads%s", name, hint)
@@ -37,3 +42,15 @@ _lazy_init = init
 def _is_in_bad_fork() -> bool:
     """Whether this is a forked child of a process that had used the device; torch.manual_seed asks."""
     return _C.in_bad_fork()
+
+
+def _let_autograd_threads_finish() -> None:
+    """Give torch's autograd threads the GIL once before the interpreter ends.
+
+    The thread of a device drops the last reference to a finished backward pass after the caller has gone on, and
+    takes the GIL for it (torch 2.13 keeps a Python context there). If the interpreter is ending by then, Python exits
+    the thread in the middle of a destructor, which terminates the process.
+    """
+    names = (path.read_text() for path in Path("/proc/self/task").glob("*/comm"))
+    if any(name.startswith("pt_autograd_") for name in names):
+        time.sleep(0.02)
