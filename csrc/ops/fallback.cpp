@@ -237,9 +237,13 @@ void run_on_cpu(const c10::OperatorHandle& op, Stack* stack) {
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>()); }
 
-// Composite kernels that pick another path for an unknown device than they take for CPU tensors.
+// Operators with a composite kernel that would win over the fallback although CPU tensors have a kernel of their own:
+// the convolutions take a path for unknown devices, the others round differently.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
-  for (const char* name : {"convolution", "_convolution", "convolution_backward", "_convolution_double_backward"}) {
+  for (const char* name :
+       {"convolution", "_convolution", "convolution_backward", "_convolution_double_backward", "_stack", "_stack.out",
+        "addr", "addr.out", "all.dims", "all.dims_out", "any.dims", "any.dims_out", "linalg__powsum", "mish_backward",
+        "native_channel_shuffle", "native_group_norm", "native_layer_norm", "silu_backward"}) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
   }
 }

@@ -67,9 +67,11 @@ void check_holdable(const at::Tensor& result) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !result.is_quantized(), "neuron does not hold quantized tensors (this result is ", result.scalar_type(),
       "); call .cpu() first and quantize on the CPU");
-  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided && !result.is_nested(),
-                              "neuron holds dense strided tensors only (this result has ",
-                              result.is_nested() ? "nested" : "another", " layout: ", result.layout(),
+  TORCH_CHECK_NOT_IMPLEMENTED(!result.is_nested(),
+                              "neuron holds dense strided tensors only (this result is nested); call .cpu() first and "
+                              "work on the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided,
+                              "neuron holds dense strided tensors only (this result has the layout ", result.layout(),
                               "); call .cpu() first and work on the CPU");
 }
 
