@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -56,3 +59,28 @@ def seed() -> int:
 def repository() -> Path:
     """The root of the source tree, for tests of files that are not installed."""
     return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def fresh_python() -> FreshPython:
+    """Runs code in an interpreter of its own: `fresh_python(code, NEURON_RT_NUM_CORES="1")` returns its stdout."""
+    return FreshPython()
+
+
+class FreshPython:
+    """A call runs the code with warnings as errors and fails the test, showing stderr, unless it exits with 0."""
+
+    def __call__(self, code: str, *, path: Path | None = None, timeout: float = 120, **environment: str) -> str:
+        result = self.run(code, path=path, timeout=timeout, **environment)
+        assert result.returncode == 0, f"exit {result.returncode}\n{result.stdout}\n{result.stderr}"
+        return result.stdout
+
+    def run(
+        self, code: str, *, path: Path | None = None, timeout: float = 120, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """The same without the check. `path` is put in front of PYTHONPATH."""
+        variables = {**os.environ, **environment}
+        if path is not None:
+            variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(path), variables.get("PYTHONPATH")]))
+        command = [sys.executable, "-W", "error", "-c", textwrap.dedent(code)]
+        return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=timeout)
