@@ -76,16 +76,6 @@ def _clamp(low: Lowering, op: Op) -> None:
     low.step(op, "clamp", [w if w.shape == shape else w.broadcast(shape, []) for w in windows])
 
 
-@handles("stablehlo.dot_general")
-def _dot_general(low: Lowering, op: Op) -> None:
-    low.step(
-        op,
-        "dot_general",
-        [low.window(operand) for operand in op.operands],
-        dict(op.attributes["dot_dimension_numbers"]),
-    )
-
-
 @handles("stablehlo.convolution")
 def _convolution(low: Lowering, op: Op) -> None:
     attributes = op.attributes

@@ -3,34 +3,67 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 
 from libtorch_neuronx_lite.hostcc.dtypes import COMPLEX, STORAGE, size_of
 from libtorch_neuronx_lite.hostcc.graph import Op, refuse
-from libtorch_neuronx_lite.hostcc.lowering import Lowering, handles
-from libtorch_neuronx_lite.hostcc.windows import Window
+from libtorch_neuronx_lite.hostcc.lowering import Factored, Lowering, handles
+from libtorch_neuronx_lite.hostcc.windows import Window, common_factors, group_factors
 
 
 @handles("stablehlo.transpose", view=True)
 def _transpose(low: Lowering, op: Op) -> None:
-    low.define(op.results[0], low.window(op.operands[0]).transpose(op.attributes["permutation"]))
+    permutation = op.attributes["permutation"]
+    if not low.is_factored(op.operands[0]):
+        low.define(op.results[0], low.window(op.operands[0]).transpose(permutation))
+        return
+    source = low.factored(op.operands[0])
+    order = [dim for position in permutation for dim in source.groups[position]]
+    sizes = [len(source.groups[position]) for position in permutation]
+    low.define_factored(op.results[0], Factored(source.window.transpose(order), _runs(sizes)))
+
+
+def _runs(sizes: list[int]) -> tuple[tuple[int, ...], ...]:
+    ends = list(itertools.accumulate(sizes))
+    return tuple(tuple(range(end - size, end)) for size, end in zip(sizes, ends, strict=True))
 
 
 @handles(
     "stablehlo.reshape",
-    "stablehlo.dynamic_reshape",
     "tensor.cast",
     "tensor.collapse_shape",
     "tensor.expand_shape",
     view=True,
 )
 def _reshape(low: Lowering, op: Op) -> None:
-    low.define(op.results[0], low.reshape(low.window(op.operands[0]), low.type(op.results[0]).shape))
+    shape = low.type(op.results[0]).shape
+    source = low.factored(op.operands[0])
+    view = source.window.reshape(shape)
+    if view is not None:
+        low.define(op.results[0], view)
+        return
+    factors = common_factors(source.window.shape, shape)
+    if factors is None:
+        copy = low.window(op.operands[0])
+        view = copy.reshape(shape) or low.dense_copy(copy).reshape(shape)
+        assert view is not None
+        low.define(op.results[0], view)
+        return
+    fine = source.window.split(group_factors(source.window.shape, factors))
+    kept = tuple(size != 1 for size in fine.shape)
+    fine = replace(
+        fine,
+        shape=tuple(size for size, keep in zip(fine.shape, kept, strict=True) if keep),
+        strides=tuple(stride for stride, keep in zip(fine.strides, kept, strict=True) if keep),
+    )
+    groups = [tuple(size for size in group if size != 1) for group in group_factors(shape, factors)]
+    low.define_factored(op.results[0], Factored(fine, _runs([len(group) for group in groups])))
 
 
-@handles("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim", view=True)
+@handles("stablehlo.broadcast_in_dim", view=True)
 def _broadcast(low: Lowering, op: Op) -> None:
     window = low.window(op.operands[0])
     low.define(op.results[0], window.broadcast(low.type(op.results[0]).shape, op.attributes["broadcast_dimensions"]))
@@ -101,7 +134,9 @@ def _concatenate(low: Lowering, op: Op) -> None:
     dim, start = op.attributes["dimension"], 0
     for operand in op.operands:
         window = low.window(operand)
-        low.emit("copy", [window], [_part(target, dim, start, window.shape[dim])])
+        part = _part(target, dim, start, window.shape[dim])
+        if op.operands.count(operand) > 1 or not low.write_elsewhere(operand, part):
+            low.emit("copy", [window], [part])
         start += window.shape[dim]
     low.define(op.results[0], target)
 
@@ -145,7 +180,7 @@ def _pad(low: Lowering, op: Op) -> None:
     low.define(op.results[0], target)
 
 
-@handles("stablehlo.iota", "stablehlo.dynamic_iota")
+@handles("stablehlo.iota")
 def _iota(low: Lowering, op: Op) -> None:
     low.step(op, "iota", [], {"dim": op.attributes["iota_dimension"]})
 

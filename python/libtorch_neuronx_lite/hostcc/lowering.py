@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from libtorch_neuronx_lite.hostcc.dtypes import Array, size_of
+from libtorch_neuronx_lite.hostcc.dtypes import Array
 from libtorch_neuronx_lite.hostcc.graph import Graph, Op, TensorType, refuse
 from libtorch_neuronx_lite.hostcc.windows import Storage, Window, dense
 
@@ -30,6 +30,18 @@ class Step:
     outputs: list[Window]
     attributes: dict[str, Any] = field(default_factory=dict)
     updates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Factored:
+    """A value that no strides express in its own shape: a window whose dimensions are cut finer.
+
+    Dimension i of the value is ``groups[i]``, a run of the window's dimensions. Repeated heads are the usual case:
+    [batch, heads, groups, ...] read as [batch, heads * groups, ...].
+    """
+
+    window: Window
+    groups: tuple[tuple[int, ...], ...]
 
 
 Handler = Callable[["Lowering", Op], None]
@@ -60,10 +72,13 @@ class Lowering:
         self.inputs = [Storage("input", graph.types[value].bytes, index) for index, value in enumerate(graph.inputs)]
         self.aliased_inputs = set(graph.aliases.values())
         self._windows: dict[int, Window] = {}
+        self._factored: dict[int, Factored] = {}
         self._constants: dict[tuple[str, bytes], Storage] = {}
         self._position = 0
         self._roots = list(range(len(graph.types)))
         self._last_read: dict[int, int] = {}
+        self._readers: dict[int, int] = {}  # root -> how many ops, views included, and outputs read it
+        self._made_by: dict[int, Step | None] = {}  # id of a storage -> the one step that writes it
         for storage, value in zip(self.inputs, graph.inputs, strict=True):
             type_ = graph.types[value]
             self._windows[value] = dense(storage, type_.dtype, type_.shape)
@@ -78,12 +93,17 @@ class Lowering:
                 readers = op.operands
             for operand in readers:
                 self._last_read[self._roots[operand]] = position
+            for operand in set(op.operands):
+                root = self._roots[operand]
+                self._readers[root] = self._readers.get(root, 0) + 1
         for output in self.graph.outputs:
+            self._readers[self._roots[output]] = self._readers.get(self._roots[output], 0) + 1
             self._last_read[self._roots[output]] = len(self.graph.ops)
 
     def run(self) -> None:
         """Lower every op in order."""
-        for self._position, op in enumerate(self.graph.ops):
+        for position, op in enumerate(self.graph.ops):
+            self._position = position
             handler = HANDLERS.get(op.name)
             if handler is None:
                 raise refuse(self.graph, op, "the host target has no lowering for this op")
@@ -96,8 +116,12 @@ class Lowering:
         return self.graph.types[value]
 
     def window(self, value: int) -> Window:
-        """Return where a value is; constants enter the pool when they are first asked for."""
+        """Return where a value is; constants enter the pool, and factored values are copied, when first asked for."""
         window = self._windows.get(value)
+        if window is None and value in self._factored:
+            window = self.dense_copy(self._factored[value].window).reshape(self.type(value).shape)
+            assert window is not None
+            self._windows[value] = window
         if window is None:
             window = self._windows[value] = self.constant(self.graph.constants[value], self.type(value).dtype)
         return window
@@ -123,6 +147,21 @@ class Lowering:
         """Return a fresh dense window in the arena."""
         return dense(Storage("arena", type_.bytes), type_.dtype, type_.shape)
 
+    def factored(self, value: int) -> Factored:
+        """Return a value without copying it: factored, or its window with one dimension per group."""
+        if value not in self._windows and value in self._factored:
+            return self._factored[value]
+        window = self.window(value)
+        return Factored(window, tuple((dim,) for dim in range(len(window.shape))))
+
+    def is_factored(self, value: int) -> bool:
+        """Return whether a plain window of the value would cost a copy."""
+        return value not in self._windows and value in self._factored
+
+    def define_factored(self, value: int, factored: Factored) -> None:
+        """Say where a result is when its own shape has no strides."""
+        self._factored[value] = factored
+
     def define(self, value: int, window: Window) -> None:
         """Say where a result is."""
         self._windows[value] = window
@@ -139,7 +178,11 @@ class Lowering:
         """Append a step; one that writes no element is left out."""
         if all(output.elements == 0 for output in outputs):
             return
-        self.steps.append(Step(name, inputs, outputs, attributes or {}, updates))
+        made = Step(name, inputs, outputs, attributes or {}, updates)
+        self.steps.append(made)
+        for output in outputs:
+            # None: more than one step writes there, so no single one can be redirected.
+            self._made_by[id(output.storage)] = None if id(output.storage) in self._made_by else made
 
     def step(self, op: Op, name: str, inputs: list[Window], attributes: dict[str, Any] | None = None) -> None:
         """Append a step that computes all results of `op` into fresh memory."""
@@ -154,13 +197,25 @@ class Lowering:
         self.emit("copy", [window], [copy])
         return copy
 
-    def reshape(self, window: Window, shape: tuple[int, ...]) -> Window:
-        """Reshape without a step where strides allow it, else through a dense copy."""
-        view = window.reshape(shape)
-        if view is None:
-            view = self.dense_copy(window).reshape(shape)
-            assert view is not None
-        return view
+    def write_elsewhere(self, value: int, window: Window) -> bool:
+        """Let the step that makes `value` write into `window` instead, when only the present op reads the value.
+
+        Returns whether it does; the value then has no memory of its own.
+        """
+        old = self._windows[value]
+        root = self._roots[value]
+        producer = self._made_by.get(id(old.storage))
+        if (
+            producer is None
+            or producer.updates
+            or len(producer.outputs) != 1
+            or producer.outputs[0] != old
+            or self._readers.get(root, 0) != 1
+        ):
+            return False
+        producer.outputs[0] = window
+        self._made_by[id(window.storage)] = None  # several steps write there now
+        return True
 
     def update_target(self, op: Op, operand: int) -> Window:
         """Return memory that holds `operand`'s value and that `op` may overwrite (see the note at the top)."""
@@ -173,8 +228,3 @@ class Lowering:
         if ours and not shared and self._last_read.get(root, -1) <= self._position and window.is_injective:
             return window
         return self.dense_copy(window)
-
-
-def itemsize(window: Window) -> int:
-    """Return the bytes of one element of a window."""
-    return size_of(window.dtype)

@@ -138,12 +138,15 @@ class Window:
                 following = strides[position] * shape[position]
         return replace(self, shape=shape, strides=tuple(strides))
 
-    def reverse_broadcast(self) -> Window:
-        """Return the window without its repetition: dimensions of stride 0 become one element."""
-        return replace(
-            self,
-            shape=tuple(1 if stride == 0 else size for size, stride in zip(self.shape, self.strides, strict=True)),
-        )
+    def split(self, factors: list[tuple[int, ...]]) -> Window:
+        """Return this window with dimension i cut into ``factors[i]``, whose product is its size. Never needs a copy."""
+        strides: list[int] = []
+        for stride, parts in zip(self.strides, factors, strict=True):
+            inner = [stride] * len(parts)
+            for position in range(len(parts) - 2, -1, -1):
+                inner[position] = inner[position + 1] * parts[position + 1]
+            strides += inner
+        return replace(self, shape=tuple(size for parts in factors for size in parts), strides=tuple(strides))
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -161,3 +164,35 @@ def dense(storage: Storage, dtype: str, shape: tuple[int, ...]) -> Window:
 
 def _strides_equal(shape: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ...]) -> bool:
     return all(x == y or size <= 1 for size, x, y in zip(shape, a, b, strict=True)) or 0 in shape
+
+
+def common_factors(a: tuple[int, ...], b: tuple[int, ...]) -> list[int] | None:
+    """Return the coarsest sizes that cut both shapes of equal product in row-major order, or None when none exist.
+
+    (2, 6) and (4, 3) share (2, 2, 3); (2, 3) and (3, 2) share nothing.
+    """
+    left, right = [size for size in a if size != 1], [size for size in b if size != 1]
+    factors: list[int] = []
+    while left and right:
+        small = min(left[0], right[0])
+        for side in (left, right):
+            if side[0] % small:
+                return None
+            side[0] //= small
+            if side[0] == 1:
+                side.pop(0)
+        factors.append(small)
+    return factors
+
+
+def group_factors(shape: tuple[int, ...], factors: list[int]) -> list[tuple[int, ...]]:
+    """Return which of `factors` make up each dimension of `shape`; a dimension of one element gets (1,)."""
+    groups: list[tuple[int, ...]] = []
+    position = 0
+    for size in shape:
+        taken: list[int] = []
+        while math.prod(taken) != size:
+            taken.append(factors[position])
+            position += 1
+        groups.append(tuple(taken) or (1,))
+    return groups
