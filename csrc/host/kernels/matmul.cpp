@@ -12,6 +12,7 @@
 #include "host/kernels/contraction.h"
 #include "host/kernels/dtype_map.h"
 #include "host/kernels/registry.h"
+#include "host/kernels/skinny_matmul.h"
 #include "host/kernels/strided.h"
 
 namespace nxl::host {
@@ -122,6 +123,7 @@ Kernel prepare_dot_general(StepContext& step) {
   if (c.out.numel() == 0) return [] {};
   if (c.k == 0) return [y = step.output(0)]() mutable { at::native::zero_(y); };
   const at::ScalarType lhs = c.lhs.scalar_type(), rhs = c.rhs.scalar_type(), out = c.out.scalar_type();
+  if (Kernel skinny = prepare_skinny(c)) return around(c, std::move(skinny));
   const at::ScalarType twin = signed_twin(out);
   if (signed_twin(lhs) == twin && signed_twin(rhs) == twin && aten_multiplies(twin)) {
     return around(c, aten_products(c, reinterpret(c.lhs, twin), reinterpret(c.rhs, twin), reinterpret(c.out, twin)));

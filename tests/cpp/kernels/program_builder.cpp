@@ -2,9 +2,21 @@
 // Programs from tensors.
 #include "program_builder.h"
 
+#include <ATen/Parallel.h>
+
 #include <cstring>
 
 namespace nxl::host::testing {
+
+namespace {
+
+// The oracles are tiny; a second thread would only wait for a CPU. Programs set their own count.
+class OneThread : public ::testing::Environment {
+  void SetUp() override { at::set_num_threads(1); }
+};
+const auto* const kOneThread = ::testing::AddGlobalTestEnvironment(new OneThread);
+
+}  // namespace
 
 DType dtype_of(at::ScalarType dtype) {
   switch (dtype) {
@@ -93,12 +105,21 @@ Status ProgramBuilder::run(int threads) {
 }
 
 void run_step(const std::string& op, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
-              const std::string& attributes) {
+              const std::string& attributes, int threads) {
   ProgramBuilder builder;
   std::vector<uint32_t> in, out;
   for (const at::Tensor& tensor : inputs) in.push_back(builder.input(tensor));
   for (const at::Tensor& tensor : outputs) out.push_back(builder.output(tensor));
-  const Status status = builder.step(op, in, out, attributes).run();
+  const Status status = builder.step(op, in, out, attributes).run(threads);
+  ASSERT_TRUE(status.is_ok()) << status.message;
+}
+
+void run_in_place(const std::string& op, const std::vector<at::Tensor>& inputs, const at::Tensor& target,
+                  const std::string& attributes) {
+  ProgramBuilder builder;
+  std::vector<uint32_t> in;
+  for (const at::Tensor& tensor : inputs) in.push_back(builder.input(tensor));
+  const Status status = builder.step(op, in, {builder.target(target)}, attributes).run();
   ASSERT_TRUE(status.is_ok()) << status.message;
 }
 
@@ -139,6 +160,7 @@ void expect_close(const at::Tensor& actual, const at::Tensor& expected, double r
 }
 
 at::Tensor in_odd_layout(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return tensor;
   if (tensor.dim() == 0) {
     const at::Tensor memory = at::empty({3}, tensor.options());
     memory.select(0, 1).copy_(tensor);

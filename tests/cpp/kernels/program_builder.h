@@ -32,7 +32,7 @@ class ProgramBuilder {
 
   Program& program() { return program_; }
   std::unique_ptr<PreparedProgram> prepare();
-  Status run(int threads = 2);  // prepares, then runs on the tensors given
+  Status run(int threads = 1);  // prepares, then runs on the tensors given
 
  private:
   uint32_t value(uint32_t buffer, const at::Tensor& tensor);
@@ -44,7 +44,11 @@ class ProgramBuilder {
 
 // Runs one step and expects success: `outputs` are written in place.
 void run_step(const std::string& op, const std::vector<at::Tensor>& inputs, const std::vector<at::Tensor>& outputs,
-              const std::string& attributes = "{}");
+              const std::string& attributes = "{}", int threads = 1);
+
+// The same on a target in place: `target` is written and is no input of the step.
+void run_in_place(const std::string& op, const std::vector<at::Tensor>& inputs, const at::Tensor& target,
+                  const std::string& attributes = "{}");
 
 // Expects prepare() to refuse the step, with an error of this kind whose message contains `part`.
 void expect_refused(const std::string& op, const std::vector<at::Tensor>& inputs,
