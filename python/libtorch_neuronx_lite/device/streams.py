@@ -17,6 +17,8 @@ from .selection import Device, device_index
 Stream = torch.Stream
 Event = torch.Event
 
+_DEVICE_TYPE = torch._C._autograd.DeviceType.PrivateUse1.value  # an int, as torch.Stream wants it
+
 
 def current_stream(device: Device = None) -> torch.Stream:
     """Return this thread's current stream of `device`."""
@@ -25,9 +27,7 @@ def current_stream(device: Device = None) -> torch.Stream:
 
 def default_stream(device: Device = None) -> torch.Stream:
     """Return the default stream of `device`."""
-    return torch.Stream(
-        stream_id=0, device_index=device_index(device), device_type=torch._C._autograd.DeviceType.PrivateUse1
-    )
+    return torch.Stream(stream_id=0, device_index=device_index(device), device_type=_DEVICE_TYPE)
 
 
 def set_stream(stream: torch.Stream | None) -> None:
