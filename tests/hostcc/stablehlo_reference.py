@@ -11,6 +11,7 @@ from libtorch_neuronx_lite.hostcc import reader
 from libtorch_neuronx_lite.hostcc.compiler import compile_module
 from libtorch_neuronx_lite.hostcc.dtypes import FLOATS, FROM_MLIR, STORAGE, from_numeric, to_numeric
 from libtorch_neuronx_lite.hostcc.graph import TensorType
+from native_executor import run_native
 from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo
 
@@ -77,7 +78,7 @@ def check(
     inputs: list[Array] | None = None,
     rng: np.random.Generator | None = None,
 ) -> HostProgram:
-    """Compile, run and compare every result with the interpreter's; return the program for further checks."""
+    """Compile, run on the oracle and on the device, compare with the interpreter; return the program for more checks."""
     rng = rng or np.random.default_rng(0)
     inputs = inputs if inputs is not None else [sample(*type_, rng) for type_ in types]
     neff, _ = compile_module(module.encode(), "test", "test")
@@ -86,5 +87,8 @@ def check(
     expected = evaluate_reference(module, inputs, types)
     outputs = [entry for entry in program.signature.values() if entry["type"] == "output"]
     for result, reference, entry in zip(got, expected, outputs, strict=True):
+        assert_same(result, reference, entry["dtype"])
+    native = run_native(neff, program.signature, inputs)
+    for result, reference, entry in zip(native, expected, outputs, strict=True):
         assert_same(result, reference, entry["dtype"])
     return program
