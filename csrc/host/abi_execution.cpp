@@ -60,7 +60,7 @@ class Transfer : public Work {
     copy_bytes(source_, target_);
     return nxl::Status::ok();
   }
-  bool is_small() const override { return source_.bytes <= kInlineBytes && !Faults::instance().active(); }
+  bool may_run_inline() const override { return source_.bytes <= kInlineBytes && !Faults::instance().active(); }
 
  private:
   static constexpr uint64_t kInlineBytes = 64 << 10;  // a copy this long costs what waking a thread does

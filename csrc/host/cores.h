@@ -14,9 +14,11 @@ namespace nxl::host {
 
 class Core {
  public:
-  Core(int index, int absolute_id, uint64_t memory_limit, Queue::Options options, std::shared_ptr<CpuShare> share)
+  Core(int index, int absolute_id, uint64_t memory_limit, bool inline_programs, Queue::Options options,
+       std::shared_ptr<CpuShare> share)
       : index_(index),
         absolute_id_(absolute_id),
+        inline_programs_(inline_programs),
         memory_(std::make_shared<CoreMemory>(index, memory_limit)),
         share_(share),
         queue_(std::make_shared<Queue>(options, std::move(share))) {}
@@ -24,6 +26,9 @@ class Core {
   int index() const { return index_; }              // in the visible list
   int absolute_id() const { return absolute_id_; }  // on the host
   const std::shared_ptr<CoreMemory>& memory() const { return memory_; }
+  // Whether small programs may run on the caller's thread: off unless asked for, because kernels then see that thread's
+  // state (torch's dispatch modes and autocast are per thread).
+  bool inline_programs() const { return inline_programs_; }
   Queue& queue() const { return *queue_; }
 
   // A core with at least one model counts as in use for the thread policy.
@@ -37,6 +42,7 @@ class Core {
  private:
   const int index_;
   const int absolute_id_;
+  const bool inline_programs_;
   const std::shared_ptr<CoreMemory> memory_;
   const std::shared_ptr<CpuShare> share_;
   const std::shared_ptr<Queue> queue_;

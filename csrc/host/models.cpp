@@ -29,7 +29,9 @@ class Execution : public Work {
             int count)
       : model_(std::move(model)), inputs_(std::move(inputs)), outputs_(std::move(outputs)), count_(count) {}
 
-  bool is_small() const override { return count_ == 1 && model_->is_small() && !Faults::instance().active(); }
+  bool may_run_inline() const override {
+    return count_ == 1 && model_->is_small() && model_->core()->inline_programs() && !Faults::instance().active();
+  }
 
   Status run(int threads) override {
     if (const NRT_STATUS injected = Faults::instance().inject(Call::execute); injected != NRT_SUCCESS) {

@@ -61,7 +61,7 @@ NRT_STATUS Queue::submit(nrta_xu_t unit, std::unique_ptr<Work> work, std::shared
   if (!unbounded && last - completed_[unit].load(std::memory_order_relaxed) >= depth) return NRT_QUEUE_FULL;
   Item item{unit, last + 1, std::move(work), std::move(tracker), std::move(outcome)};
 
-  if (options_.run_small_inline && items_.empty() && !running_ && item.work->is_small()) {
+  if (items_.empty() && !running_ && item.work->may_run_inline()) {
     running_ = true;
     *number = last + 1;
     submitted_[unit].store(last + 1, std::memory_order_release);

@@ -28,8 +28,8 @@ class Work {
  public:
   virtual ~Work() = default;
   virtual Status run(int threads) = 0;  // on the core's thread; may throw
-  // True when running on the caller's thread is cheaper than waking another one.
-  virtual bool is_small() const { return false; }
+  // True when it may run on the caller's thread, which the queue does only while nothing is queued or running.
+  virtual bool may_run_inline() const { return false; }
 };
 
 // What a synchronous caller waits for.
@@ -57,7 +57,6 @@ class Queue : public std::enable_shared_from_this<Queue> {
     uint32_t core = 0;
     uint64_t compute_depth = 8;    // NEURON_RT_XU_COMPUTE_MAX_QUEUED_REQUESTS
     uint64_t transfer_depth = 64;  // each other unit
-    bool run_small_inline = true;  // only when nothing is queued or running, so order holds
   };
 
   Queue(Options options, std::shared_ptr<CpuShare> share) : options_(options), share_(std::move(share)) {}

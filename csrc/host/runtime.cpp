@@ -86,12 +86,14 @@ void Runtime::open_cores() {
   Queue::Options options;
   options.compute_depth = static_cast<uint64_t>(
       environment_integer("NEURON_RT_XU_COMPUTE_MAX_QUEUED_REQUESTS", 1, kMaxQueueDepth).value_or(8));
+  const bool inline_programs = environment_integer("NEURON_LIBTORCH_HOST_INLINE", 0, 1).value_or(0) == 1;
   std::function<int()> others;
   if (claims_->host_wide()) others = [claims = claims_.get()] { return claims->claimed_by_others(); };
   const auto share = std::make_shared<CpuShare>(usable_cpus(), static_cast<int>(threads), std::move(others));
   for (const int id : ids) {
     options.core = static_cast<uint32_t>(cores_.size());
-    cores_.push_back(std::make_shared<Core>(static_cast<int>(cores_.size()), id, limit, options, share));
+    cores_.push_back(
+        std::make_shared<Core>(static_cast<int>(cores_.size()), id, limit, inline_programs, options, share));
   }
   log_parts(LogLevel::kInfo, "opened ", cores_.size(), " cores, ", limit >> 20, " MiB each, first absolute id ",
             ids[0]);

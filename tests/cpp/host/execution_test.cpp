@@ -40,12 +40,12 @@ TEST(Execute, RepeatsInOneCall) {
   EXPECT_EQ(NRT_INVALID, nrt_execute_repeat(add.get(), in.get(), out.get(), 0));
 }
 
-// Small programs may run on the caller's thread and large ones on the core's: order and numbers are the same.
-class QueuedOrder : public ::testing::TestWithParam<int64_t> {};
+// On the core's thread and, where small programs may, on the caller's: order and numbers are the same.
+class QueuedOrder : public ::testing::TestWithParam<std::pair<int64_t, const char*>> {};
 TEST_P(QueuedOrder, WorkRunsInOrderAndCompletes) {
-  NXL_FRESH_PROCESS();
+  NXL_FRESH_PROCESS({"NEURON_LIBTORCH_HOST_INLINE", GetParam().second});
   open_runtime();
-  const int64_t elements = GetParam();
+  const int64_t elements = GetParam().first;
   LoadedModel add(accumulate_neff(elements));
   DeviceTensor sum(std::vector<float>(elements, 0.0f)), one(std::vector<float>(elements, 1.0f));
   NamedSet in("input", {sum.get(), one.get()}), out("output", {sum.get()});
@@ -67,7 +67,9 @@ TEST_P(QueuedOrder, WorkRunsInOrderAndCompletes) {
   ASSERT_EQ(NRT_SUCCESS, nrta_get_sequence(0, NRTA_XU_COMPUTE, 0, &last));
   EXPECT_EQ(seq, last);
 }
-INSTANTIATE_TEST_SUITE_P(Sizes, QueuedOrder, ::testing::Values(4, kBig));
+INSTANTIATE_TEST_SUITE_P(Sizes, QueuedOrder,
+                         ::testing::Values(std::pair(int64_t{4}, "0"), std::pair(int64_t{4}, "1"),
+                                           std::pair(kBig, "1")));
 
 TEST(Execute, SynchronousCallsJoinTheQueue) {
   NXL_FRESH_PROCESS({"NEURON_LIBTORCH_HOST_FAULTS", "delay_ms:execute=20"},
@@ -137,7 +139,7 @@ TEST(Execute, CoresWorkIndependently) {
 }
 
 TEST(Execute, ManyThreadsShareOneCore) {
-  NXL_FRESH_PROCESS({"NEURON_RT_XU_COMPUTE_MAX_QUEUED_REQUESTS", "4"});
+  NXL_FRESH_PROCESS({"NEURON_RT_XU_COMPUTE_MAX_QUEUED_REQUESTS", "4"}, {"NEURON_LIBTORCH_HOST_INLINE", "1"});
   open_runtime();
   LoadedModel small(accumulate_neff(16)), large(accumulate_neff(kBig));
   std::atomic<int> failures{0};
