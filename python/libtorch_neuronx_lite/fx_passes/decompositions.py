@@ -33,7 +33,7 @@ RANDOM = (
 )
 
 # Kept whole because torch-mlir's own lowering is better than what the PyTorch decomposition leaves behind.
-_WHOLE = (aten.roll, aten.one_hot, aten.isfinite, aten.eye, aten.split_with_sizes)
+_WHOLE = (aten.roll, aten.isfinite, aten.eye, aten.split_with_sizes)
 
 # Not in the core set, and not lowered by torch-mlir.
 _EXTRA = (

@@ -252,7 +252,11 @@ def add_seed(gm: fx.GraphModule) -> bool:
         editor = Editor(graph, mode, node)
         key = editor.call(aten.select.int, keys, 1, index)
         tensors = [a for a in node.args if isinstance(a, fx.Node)]
-        draw = _DRAWS[node.target](node.args, dict(node.kwargs), fake_value(node))
+        value = fake_value(node)
+        device = (value[0] if isinstance(value, (tuple, list)) else value).device
+        if fake_value(key).device != device:
+            key = editor.call(aten._to_copy.default, key, device=device)
+        draw = _DRAWS[node.target](node.args, dict(node.kwargs), value)
         drawn = editor.inline(draw, [key, *tensors], table)
         _replace(graph, node, drawn)
     gm.recompile()

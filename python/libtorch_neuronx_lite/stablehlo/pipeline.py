@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from typing import Any
 
 from torch_mlir import ir
@@ -84,13 +85,16 @@ def _run(context: ir.Context, module: ir.Module, passes: str) -> None:
     try:
         PassManager.parse(passes).run(module.operation)
     except ir.MLIRError:
-        left = _first_torch_op(module)
-        if left is not None:
-            name = left.name.removeprefix("torch.")
-            raise JobError(
-                "unsupported-op", f"{name} has no lowering to StableHLO", op=name, location=str(left.location)
-            ) from None
         message, location = said[0] if said else ("a pass failed and gave no reason", None)
+        # A conversion that fails names the operator; what fails after it has only the operator's constants to name.
+        named = _ILLEGAL.search(message)
+        name = named.group(1) if named else None
+        if name is not None and name.startswith(_FEEDERS):
+            left = _first_torch_op(module)
+            name, location = (left.name, str(left.location)) if left is not None else (None, location)
+        if name is not None and name.startswith("torch."):
+            name = name.removeprefix("torch.")
+            raise JobError("unsupported-op", f"{name} has no lowering to StableHLO", op=name, location=location) from None
         raise JobError("lowering", message, location=location) from None
     finally:
         handler.detach()
@@ -106,6 +110,7 @@ def _first_torch_op(module: ir.Module) -> ir.Operation | None:
     return None
 
 
+_ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
 _FEEDERS = ("torch.constant.", "torch.prim.List", "torch.prim.Tuple", "torch.vtensor.literal", "torch.runtime.assert")
 
 
