@@ -10,7 +10,7 @@ import numpy as np
 
 from libtorch_neuronx_lite.hostcc.graph import Graph, TensorType
 from libtorch_neuronx_lite.hostcc.planner import Plan
-from libtorch_neuronx_lite.hostcc.windows import Storage, Window
+from libtorch_neuronx_lite.hostcc.windows import Storage, Window, canonical_strides
 
 PROGRAM_VERSION = 1
 
@@ -62,7 +62,8 @@ def program(graph: Graph, plan: Plan) -> bytes:
 
     def value(window: Window) -> int:
         number = buffer(window.storage.resolve())
-        key = (number, window.dtype, window.shape, window.strides, window.offset)
+        strides = canonical_strides(window.shape, window.strides)
+        key = (number, window.dtype, window.shape, strides, window.offset)
         found = value_of.get(key)
         if found is None:
             found = value_of[key] = len(values)
@@ -71,7 +72,7 @@ def program(graph: Graph, plan: Plan) -> bytes:
                     "buffer": number,
                     "dtype": window.dtype,
                     "shape": list(window.shape),
-                    "strides": list(window.strides),
+                    "strides": list(strides),
                     "offset": window.offset,
                 }
             )

@@ -129,14 +129,7 @@ class Window:
                 step *= shape[dim]
                 left //= shape[dim]
                 dim -= 1
-        # A dimension of one element may have any stride; the dense one keeps `is_dense` simple for readers.
-        following = 1
-        for position in reversed(range(len(shape))):
-            if shape[position] == 1:
-                strides[position] = following
-            else:
-                following = strides[position] * shape[position]
-        return replace(self, shape=shape, strides=tuple(strides))
+        return replace(self, shape=shape, strides=canonical_strides(shape, tuple(strides)))
 
     def split(self, factors: list[tuple[int, ...]]) -> Window:
         """Return this window with dimension i cut into ``factors[i]``, whose product is its size. Never needs a copy."""
@@ -155,6 +148,21 @@ def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     for dim in range(len(shape) - 2, -1, -1):
         strides[dim] = strides[dim + 1] * max(shape[dim + 1], 1)
     return tuple(strides)
+
+
+def canonical_strides(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the strides with those of one-element dimensions, which may be anything, set as a dense tensor has them.
+
+    Windows on the same elements then have the same strides, which is how kernels tell that they are the same.
+    """
+    canonical = list(strides)
+    following = 1
+    for dim in reversed(range(len(shape))):
+        if shape[dim] == 1:
+            canonical[dim] = following
+        else:
+            following = strides[dim] * shape[dim]
+    return tuple(canonical)
 
 
 def dense(storage: Storage, dtype: str, shape: tuple[int, ...]) -> Window:
