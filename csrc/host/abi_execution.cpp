@@ -137,8 +137,8 @@ NXL_HOST_EXPORT NRT_STATUS nrta_get_sequence(uint32_t lnc, nrta_xu_t xu, int que
     require(seq);
     check_queue(queue);
     const auto& core = Runtime::instance().core(lnc);
-    if (static_cast<uint32_t>(xu) >= Queue::kUnits)
-      refuse(NRT_INVALID, "no execution unit has the number ", static_cast<int>(xu));
+    const int unit = raw_value(xu);
+    if (unit < 0 || unit >= Queue::kUnits) refuse(NRT_INVALID, "no execution unit has the number ", unit);
     *seq = Sequence{xu, lnc, core->queue().submitted(xu)}.encode();
     return NRT_SUCCESS;
   });

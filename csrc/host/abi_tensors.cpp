@@ -57,7 +57,7 @@ NXL_HOST_EXPORT NRT_STATUS nrt_tensor_allocate(nrt_tensor_placement_t placement,
   return at_edge(Call::nrt_tensor_allocate, [&] {
     require(tensor, "the result");
     Runtime& runtime = Runtime::instance();
-    switch (placement) {
+    switch (raw_value(placement)) {
       case NRT_TENSOR_PLACEMENT_DEVICE: {
         const auto& core = runtime.core(vnc);
         store(tensor, Tensor::device(core->memory(), core->index(), size, name_of(name)));
@@ -67,10 +67,8 @@ NXL_HOST_EXPORT NRT_STATUS nrt_tensor_allocate(nrt_tensor_placement_t placement,
         if (vnc != -1) runtime.core(vnc);
         store(tensor, Tensor::host(size, name_of(name)));
         return NRT_SUCCESS;
-      case NRT_TENSOR_PLACEMENT_VIRTUAL:
-        break;
     }
-    refuse(NRT_INVALID, "tensor '", name_of(name), "': placement ", static_cast<int>(placement),
+    refuse(NRT_INVALID, "tensor '", name_of(name), "': placement ", raw_value(placement),
            " is neither DEVICE (0) nor HOST (1)");
   });
 }

@@ -2,6 +2,7 @@
 // The edge of the C interface: the only place where exceptions become statuses. Nothing is thrown past it.
 #pragma once
 
+#include <cstring>
 #include <type_traits>
 
 #include "core/status.h"
@@ -19,6 +20,15 @@ namespace nxl::host {
 
 // status_of_exception, logged as the outcome of `call`.
 [[gnu::cold]] NRT_STATUS report_exception(Call call) noexcept;
+
+// The number in an enumeration that a C caller filled: any int, while a C++ enumeration may hold its own values only.
+template <typename Enum>
+int raw_value(const Enum& value) {
+  static_assert(sizeof(Enum) == sizeof(int));
+  int raw;
+  std::memcpy(&raw, &value, sizeof(raw));
+  return raw;
+}
 
 enum class Needs { kOpenRuntime, kNotClosed };
 

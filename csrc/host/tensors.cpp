@@ -2,17 +2,17 @@
 // Tensors, their storages and output completion.
 #include "host/tensors.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
-#include <new>
 
 #include "core/checked.h"
 #include "host/refusal.h"
 
 namespace nxl::host {
 namespace {
-
-constexpr size_t kHostAlignment = 4096;  // host tensors can be registered and copied to without a partial page
 
 // One for the process, never destroyed: waiting for output completion is rare, counting it is not.
 struct CompletionSignal {
@@ -36,9 +36,13 @@ std::shared_ptr<Tensor> Tensor::device(const std::shared_ptr<CoreMemory>& memory
 }
 
 std::shared_ptr<Tensor> Tensor::host(uint64_t bytes, std::string name) {
-  void* buffer = ::operator new(bytes == 0 ? 1 : bytes, std::align_val_t(kHostAlignment), std::nothrow);
-  if (!buffer) refuse(NRT_RESOURCE, "host memory: ", bytes, " bytes for tensor '", name, "' are not available");
-  std::shared_ptr<void> owner(buffer, [](void* p) { ::operator delete(p, std::align_val_t(kHostAlignment)); });
+  // Pages of its own: host memory can then be registered without sharing a page with anything else.
+  const size_t mapped = std::max<size_t>(bytes, 1);
+  void* buffer = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (buffer == MAP_FAILED) {
+    refuse(NRT_RESOURCE, "host memory: ", bytes, " bytes for tensor '", name, "' are not available");
+  }
+  std::shared_ptr<void> owner(buffer, [mapped](void* pages) { munmap(pages, mapped); });
   auto storage = std::make_shared<Storage>();
   *storage = {-1, static_cast<std::byte*>(buffer), bytes, std::move(owner)};
   return std::shared_ptr<Tensor>(new Tensor(std::move(name), std::move(storage), 0, bytes));

@@ -276,7 +276,7 @@ TEST(Execute, SequencesThatWereNotGivenOutAreInvalid) {
   EXPECT_EQ(NRT_INVALID, nrta_is_completed(seq | uint64_t{7} << 40, &done));
   EXPECT_EQ(NRT_INVALID, nrta_get_completion_handle(seq + 1, &fd));
   EXPECT_EQ(NRT_INVALID, nrta_get_sequence(2, NRTA_XU_COMPUTE, 0, &seq));
-  EXPECT_EQ(NRT_INVALID, nrta_get_sequence(0, static_cast<nrta_xu_t>(9), 0, &seq));
+  EXPECT_EQ(NRT_INVALID, nrta_get_sequence(0, static_cast<nrta_xu_t>(7), 0, &seq));
   EXPECT_EQ(NRT_INVALID, nrta_get_sequence(0, NRTA_XU_COMPUTE, 1, &seq));
   EXPECT_EQ(NRT_INVALID, nrt_async_drain_queued_execs(2));
 }

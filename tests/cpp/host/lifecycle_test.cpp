@@ -13,7 +13,7 @@
 namespace nxl::host::testing {
 namespace {
 
-constexpr int64_t kBig = 1 << 20;
+constexpr int64_t kBig = 1 << 17;  // f32 elements: work that takes a while
 
 // A folder of claims for one test, so that other work on this machine does not meddle.
 std::string claim_folder() {
