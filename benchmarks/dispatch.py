@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import libtorch_neuronx_lite  # noqa: F401  registers the device
 import torch
 from functorch.compile import make_boxed_func
-from libtorch_neuronx_lite.compile.native_backend import register
 from torch._dynamo.backends.common import aot_autograd
+
+import libtorch_neuronx_lite  # noqa: F401  registers the device
+from libtorch_neuronx_lite.compile.native_backend import register
 
 from .measure import Result, Sample, Verdict, differences, interleave, microseconds_per_call, parser
 
