@@ -127,8 +127,10 @@ test-sanitizers: $(STAMPS)/venv $(STAMPS)/gtest
 	  PATH="$(abspath $(BIN)):$$PATH" $(STAGE) "build $$preset" cmake --build build/$$preset; \
 	  $(STAGE) "C++ tests, $$preset" ctest --test-dir build/$$preset --output-on-failure --no-tests=error; \
 	done
-	@shopt -s nullglob; for target in $$(find build/asan/tests -type f -executable -name '*_fuzz'); do \
-	  $(STAGE) "fuzz $$(basename $$target) for $(FUZZ_SECONDS) s" $$target --seconds=$(FUZZ_SECONDS); done
+	@targets=$$(find build/asan -type f -executable -name 'fuzz_*'); \
+	  [ -n "$$targets" ] || { echo "make: build/asan has no fuzz target" >&2; exit 1; }; \
+	  for target in $$targets; do \
+	    $(STAGE) "fuzz $$(basename $$target)" $$target --seconds $(FUZZ_SECONDS) --seed 2; done
 
 test-python-long: $(STAMPS)/install
 	@$(STAGE) "long Python tests" $(BIN)/python -m pytest -m long $(PYTEST_ARGS)
