@@ -42,9 +42,7 @@ _UNARY = {
     "tan": np.tan,
     "tanh": np.tanh,
     "popcnt": lambda x: _bits(x).sum(-1),
-    "count_leading_zeros": lambda x: np.where(
-        x == 0, x.dtype.itemsize * 8, np.argmax(_bits(x), -1)
-    ),
+    "count_leading_zeros": lambda x: np.where(x == 0, x.dtype.itemsize * 8, np.argmax(_bits(x), -1)),
 }
 _COMBINE = {
     "add": np.add,
@@ -171,9 +169,7 @@ class HostProgram:
         assert len(value["strides"]) == len(value["shape"])
         elements = int(np.prod(value["shape"]))
         if elements:
-            reach = value["offset"] + sum(
-                (n - 1) * s for n, s in zip(value["shape"], value["strides"], strict=True)
-            )
+            reach = value["offset"] + sum((n - 1) * s for n, s in zip(value["shape"], value["strides"], strict=True))
             assert (reach + 1) * item <= data.nbytes, "a window leaves its buffer"
         flat = data[value["offset"] * item :].view() if elements else data[:0]
         usable = flat.nbytes // item * item
@@ -195,7 +191,11 @@ class HostProgram:
         out_types = [values[index]["dtype"] for index in step["out"]]
         for (i, window), output in itertools.product(enumerate(ins), outs):
             if np.shares_memory(window, output):
-                same = (window.shape, window.itemsize, window.strides) == (output.shape, output.itemsize, output.strides)
+                same = (window.shape, window.itemsize, window.strides) == (
+                    output.shape,
+                    output.itemsize,
+                    output.strides,
+                )
                 start = window.__array_interface__["data"][0] == output.__array_interface__["data"][0]
                 assert name in ELEMENTWISE, f"{name}: operand {i} shares memory with its output"
                 assert same, f"{name}: operand {i} overlaps its output"
@@ -332,13 +332,17 @@ def _reduce_window(x: Array, init: Array, attributes: dict[str, Any], shape: tup
     padded[tuple(slice(max(low, 0), max(low, 0) + n) for n, (low, _) in zip(dilated.shape, padding, strict=True))] = (
         dilated
     )
-    padded = padded[tuple(slice(max(-low, 0), n - max(-high, 0)) for n, (low, high) in zip(padded.shape, padding, strict=True))]  # noqa: E501
+    padded = padded[
+        tuple(slice(max(-low, 0), n - max(-high, 0)) for n, (low, high) in zip(padded.shape, padding, strict=True))
+    ]
     combine = _COMBINE[attributes["kind"]]
     result = np.broadcast_to(init, shape).astype(x.dtype)
     for offset in itertools.product(*(range(n) for n in attributes["window_dimensions"])):
         index = tuple(
             slice(o * d, o * d + (m - 1) * s + 1, s)
-            for o, d, m, s in zip(offset, attributes["window_dilations"], shape, attributes["window_strides"], strict=True)
+            for o, d, m, s in zip(
+                offset, attributes["window_dilations"], shape, attributes["window_strides"], strict=True
+            )
         )
         result = combine(result, padded[index])
     return np.asarray(result)

@@ -121,7 +121,9 @@ def test_two_updates_in_a_row_share_the_memory() -> None:
   return %v : tensor<8xf32>
 }"""
     types = [((8,), "f32"), ((2,), "f32"), ((), "i32")]
-    program = check(module, types, [np.arange(8, dtype=np.float32), np.array([50, 60], np.float32), np.array(3, np.int32)])
+    program = check(
+        module, types, [np.arange(8, dtype=np.float32), np.array([50, 60], np.float32), np.array(3, np.int32)]
+    )
     assert program.copied_bytes() == 0
 
 

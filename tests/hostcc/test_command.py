@@ -19,7 +19,9 @@ def _write(folder: Path, op: str) -> Path:
     return path
 
 
-def test_a_graph_becomes_a_neff_and_ignored_options_are_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_becomes_a_neff_and_ignored_options_are_logged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     graph, output, log = _write(tmp_path, "stablehlo.negate"), tmp_path / "out.neff", tmp_path / "log"
     status = main([
         "compile", str(graph), "--framework", "XLA", "--target", "host", "--output", str(output), "--logfile", str(log),
@@ -42,7 +44,9 @@ def test_an_op_without_a_lowering(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "out.neff").exists()
 
 
-@pytest.mark.parametrize("text", ["", "func.func @main(", "module { func.func @f() { return } func.func @g() { return } }"])
+@pytest.mark.parametrize(
+    "text", ["", "func.func @main(", "module { func.func @f() { return } func.func @g() { return } }"]
+)
 def test_a_file_that_is_no_module(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     graph = tmp_path / "graph.mlir"
     graph.write_text(text)
@@ -61,9 +65,13 @@ def test_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == EXIT_USAGE
 
 
-def test_a_compiler_that_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_compiler_that_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def die(*_: object, **__: object) -> bytes:
-        raise WorkerError("died", "the worker process ended with signal SIGABRT (6)", exit_signal=6, stderr_tail="LLVM ERROR")
+        raise WorkerError(
+            "died", "the worker process ended with signal SIGABRT (6)", exit_signal=6, stderr_tail="LLVM ERROR"
+        )
 
     monkeypatch.setattr("libtorch_neuronx_lite.hostcc.__main__.compile_stablehlo", die)
     assert main(["compile", str(_write(tmp_path, "stablehlo.negate"))]) == EXIT_CRASH
@@ -73,4 +81,7 @@ def test_a_compiler_that_died(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 def test_ignored_options_take_their_values_along() -> None:
-    assert split_ignored(["compile", "--optlevel", "2", "g", "--jobs=4"]) == (["compile", "g"], ["--optlevel", "2", "--jobs=4"])
+    assert split_ignored(["compile", "--optlevel", "2", "g", "--jobs=4"]) == (
+        ["compile", "g"],
+        ["--optlevel", "2", "--jobs=4"],
+    )

@@ -32,7 +32,19 @@ class _Builder:
         return self.draw(st.sampled_from(fitting))
 
     def add_op(self) -> None:
-        kinds = ["binary", "unary", "transpose", "slice", "reshape", "broadcast", "concat", "reduce", "update", "pad", "scalar"]
+        kinds = [
+            "binary",
+            "unary",
+            "transpose",
+            "slice",
+            "reshape",
+            "broadcast",
+            "concat",
+            "reduce",
+            "update",
+            "pad",
+            "scalar",
+        ]
         getattr(self, f"_{self.draw(st.sampled_from(kinds))}")()
 
     def _binary(self) -> None:
@@ -58,7 +70,10 @@ class _Builder:
         value, shape = self.pick()
         order = self.draw(st.permutations(range(len(shape))))
         result = tuple(shape[dim] for dim in order)
-        self.fresh(result, f"stablehlo.transpose {value}, dims = {list(order)} : ({tensor(shape, 'f32')}) -> {tensor(result, 'f32')}")
+        self.fresh(
+            result,
+            f"stablehlo.transpose {value}, dims = {list(order)} : ({tensor(shape, 'f32')}) -> {tensor(result, 'f32')}",
+        )
 
     def _slice(self) -> None:
         value, shape = self.pick()
@@ -70,7 +85,9 @@ class _Builder:
             parts.append(f"{start}:{limit}:{step}")
             result.append(-(-(limit - start) // step))
         made = tuple(result)
-        self.fresh(made, f"stablehlo.slice {value} [{', '.join(parts)}] : ({tensor(shape, 'f32')}) -> {tensor(made, 'f32')}")
+        self.fresh(
+            made, f"stablehlo.slice {value} [{', '.join(parts)}] : ({tensor(shape, 'f32')}) -> {tensor(made, 'f32')}"
+        )
 
     def _reshape(self) -> None:
         value, shape = self.pick()
@@ -102,7 +119,9 @@ class _Builder:
         if math.prod(made) > 512:
             return
         type_ = tensor(shape, "f32")
-        self.fresh(made, f"stablehlo.concatenate {left}, {right}, dim = {dim} : ({type_}, {type_}) -> {tensor(made, 'f32')}")
+        self.fresh(
+            made, f"stablehlo.concatenate {left}, {right}, dim = {dim} : ({type_}, {type_}) -> {tensor(made, 'f32')}"
+        )
 
     def _reduce(self) -> None:
         value, shape = self.pick()
@@ -121,7 +140,9 @@ class _Builder:
 
     def _update(self) -> None:
         target, shape = self.pick()
-        fitting = [v for v in self.values if len(v[1]) == len(shape) and all(a <= b for a, b in zip(v[1], shape, strict=True))]
+        fitting = [
+            v for v in self.values if len(v[1]) == len(shape) and all(a <= b for a, b in zip(v[1], shape, strict=True))
+        ]
         update, small = self.draw(st.sampled_from(fitting))
         starts = ", ".join(["%at"] * len(shape))
         types = ", ".join(["tensor<i32>"] * len(shape))

@@ -33,7 +33,7 @@ func.func @main(%arg0: !torch.vtensor<[2],f32>) -> !torch.vtensor<[2],complex<f3
 """  # what x.cfloat() imports to
 
 
-@pytest.fixture()
+@pytest.fixture
 def pool() -> Iterator[WorkerPool]:
     made = WorkerPool(1, jobs=JOBS, extra_path=(str(Path(__file__).parent),))
     yield made
@@ -107,7 +107,9 @@ def test_only_listed_jobs_run(pool: WorkerPool) -> None:
 
 
 def test_an_abort_is_one_error_with_signal_stderr_and_repro(pool: WorkerPool, tmp_path: Path) -> None:
-    with pytest.raises(WorkerError, match="abort for 'my graph': the worker process ended with signal SIGABRT") as raised:
+    with pytest.raises(
+        WorkerError, match="abort for 'my graph': the worker process ended with signal SIGABRT"
+    ) as raised:
         pool.run("abort", {"module": b"text"}, {"k": 1}, timeout=60, name="my graph", repro_dir=tmp_path)
     error = raised.value
     assert (error.reason, error.exit_signal, error.exit_code) == ("died", signal.SIGABRT, None)
@@ -155,7 +157,9 @@ def test_a_hang_ends_at_the_timeout_with_all_its_processes(pool: WorkerPool, tmp
 
 def test_growth_ends_at_the_memory_limit(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NEURON_LIBTORCH_WORKER_MEMORY_MB", "300")
-    with pytest.raises(WorkerError, match="more than 300 MB of memory; raise NEURON_LIBTORCH_WORKER_MEMORY_MB") as raised:
+    with pytest.raises(
+        WorkerError, match="more than 300 MB of memory; raise NEURON_LIBTORCH_WORKER_MEMORY_MB"
+    ) as raised:
         pool.run("grow", {}, {}, timeout=60, name="g")
     assert raised.value.reason == "memory"
 

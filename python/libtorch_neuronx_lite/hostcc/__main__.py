@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m libtorch_neuronx_lite.hostcc compile GRAPH --framework XLA --target host --output F``: neuronx-cc's shape.
+"""``python -m libtorch_neuronx_lite.hostcc compile GRAPH --target host --output F``: neuronx-cc's command line.
 
-Exit status 0: the NEFF is written. 1: the graph cannot be compiled. 2: the command line is wrong. 70: the compiler itself
-died. The last line on stderr says which, as ``ERROR: ...`` with the op and its place in the model.
+Exit status 0: the NEFF is written. 1: the graph cannot be compiled. 2: the command line is wrong. 70: the compiler
+itself died. The last line on stderr says which, as ``ERROR: ...`` with the op and its place in the model.
 """
 
 from __future__ import annotations

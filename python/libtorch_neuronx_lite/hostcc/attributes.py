@@ -39,7 +39,7 @@ def _booleans(attribute: ir.Attribute) -> list[bool]:
 
 
 def _string(attribute: ir.Attribute) -> str:
-    return ir.StringAttr(attribute).value
+    return str(ir.StringAttr(attribute).value)
 
 
 def _dot(attribute: ir.Attribute) -> dict[str, list[int]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compile job: StableHLO bytes to NEFF bytes. Runs in a worker process; imports torch_mlir and numpy, never torch."""
+"""The compile job: StableHLO bytes to NEFF bytes. Runs in a worker: imports torch_mlir and numpy, never torch."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from torch_mlir._mlir_libs import _stablehlo
 
 # Importing the tables registers their handlers.
 from libtorch_neuronx_lite.hostcc import lower_compute, lower_dot, lower_layout, program
-from libtorch_neuronx_lite.hostcc.lowering import Lowering
+from libtorch_neuronx_lite.hostcc.lowering import HANDLERS, Lowering
 from libtorch_neuronx_lite.hostcc.neff import write_neff
 from libtorch_neuronx_lite.hostcc.planner import plan
 from libtorch_neuronx_lite.hostcc.reader import (
     canonicalize,
     is_portable_artifact,
+    legalize_chlo,
     new_context,
     parse_module,
     read_graph,
@@ -48,6 +49,9 @@ def compile_module(data: bytes, name: str, compiler: str) -> tuple[bytes, dict[s
     module = parse_module(context, data)
     canonicalize(module)
     graph = read_graph(module, name)
+    if any(op.name.startswith("chlo.") and op.name not in HANDLERS for op in graph.ops):
+        legalize_chlo(module)
+        graph = read_graph(module, name)
     simplify(graph)
     low = Lowering(graph)
     low.run()

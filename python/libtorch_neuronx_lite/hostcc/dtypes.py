@@ -164,9 +164,12 @@ def _round_to_float8(values: Array, dtype: str) -> Array:
     low = high - 1
     middle = (finite[low] + finite[high]) / 2
     code = np.where((magnitude > middle) | ((magnitude == middle) & (low % 2 == 1)), high, low)
-    # Beyond the largest finite value by half a step or more: infinity for e5m2, NaN for e4m3fn, which has none.
+    # Beyond the largest finite value by half a step or more: infinity for e5m2; e4m3fn has none and stays at its
+    # largest value, as in PyTorch.
     limit = finite[-1] + (finite[-1] - finite[-2]) / 2
-    over = ~(magnitude < limit) if dtype == "f8e5m2" else ~(magnitude <= limit)
-    code = np.where(over, 0x7F if dtype == "f8e4m3fn" else 0x7C, code)
+    if dtype == "f8e5m2":
+        code = np.where(magnitude >= limit, 0x7C, code)
+    else:
+        code = np.where(magnitude > finite[-1], len(finite) - 1, code)
     code = np.where(np.isnan(values), 0x7F, code)
     return (code | np.where(np.signbit(values), 0x80, 0)).astype(np.uint8)

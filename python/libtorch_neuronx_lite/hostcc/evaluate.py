@@ -153,5 +153,5 @@ def _compare(numbers: list[Array], attributes: dict[str, Any]) -> Array:
 def _total_order(value: Array) -> Array:
     """Map floats to integers that order as IEEE 754's totalOrder: -NaN < -inf < ... < -0 < 0 < ... < inf < NaN."""
     signed = np.int64 if value.dtype == np.float64 else np.int32
-    bits = np.ascontiguousarray(value).view(signed).reshape(value.shape)
+    bits: Array = np.ascontiguousarray(value).view(signed).reshape(value.shape)
     return np.where(bits < 0, bits ^ np.iinfo(signed).max, bits)

@@ -7,28 +7,20 @@ from typing import Any
 
 from libtorch_neuronx_lite.hostcc.graph import Op, TensorType, refuse
 from libtorch_neuronx_lite.hostcc.lowering import Lowering, handles
-from libtorch_neuronx_lite.hostcc.regions import argument_reduction, combine_kind, combine_kinds, sort_order
+from libtorch_neuronx_lite.hostcc.regions import (
+    argument_reduction,
+    combine_kind,
+    combine_kinds,
+    is_identity,
+    sort_order,
+)
+from libtorch_neuronx_lite.hostcc.step_names import CHLO_BINARY, CHLO_UNARY, STABLEHLO_BINARY, STABLEHLO_UNARY
 from libtorch_neuronx_lite.hostcc.windows import Window
-
-_STABLEHLO_UNARY = (
-    "abs cbrt ceil cosine exponential exponential_minus_one floor log log_plus_one logistic negate not popcnt "
-    "count_leading_zeros round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh is_finite convert"
-).split()
-_CHLO_UNARY = (
-    "erf erfc erf_inv lgamma digamma acos acosh asin asinh atan atanh cosh sinh bessel_i1e tan "
-    "is_inf is_pos_inf is_neg_inf"
-).split()
-_STABLEHLO_BINARY = (
-    "add subtract multiply divide remainder power maximum minimum and or xor shift_left shift_right_arithmetic "
-    "shift_right_logical atan2"
-).split()
-_CHLO_BINARY = "next_after polygamma zeta".split()
-CHLO_OPS = frozenset(f"chlo.{name}" for name in [*_CHLO_UNARY, *_CHLO_BINARY, "top_k"])
 
 
 @handles(
-    *(f"stablehlo.{name}" for name in [*_STABLEHLO_UNARY, *_STABLEHLO_BINARY]),
-    *(f"chlo.{name}" for name in [*_CHLO_UNARY, *_CHLO_BINARY]),
+    *(f"stablehlo.{name}" for name in [*STABLEHLO_UNARY, *STABLEHLO_BINARY]),
+    *(f"chlo.{name}" for name in [*CHLO_UNARY, *CHLO_BINARY]),
 )
 def _elementwise(low: Lowering, op: Op) -> None:
     low.step(op, op.name.partition(".")[2], [low.window(operand) for operand in op.operands])
@@ -40,7 +32,9 @@ def _reduce_precision(low: Lowering, op: Op) -> None:
     short = {(8, 7): "bf16", (5, 10): "f16"}.get(bits)
     type_ = low.type(op.results[0])
     if short is None or type_.dtype not in ("f32", short):
-        raise refuse(low.graph, op, f"the format e{bits[0]}m{bits[1]} of {type_.dtype} is not one of e8m7 and e5m10 of f32")
+        raise refuse(
+            low.graph, op, f"the format e{bits[0]}m{bits[1]} of {type_.dtype} is not one of e8m7 and e5m10 of f32"
+        )
     rounded = low.temporary(TensorType(type_.shape, short))
     low.emit("convert", [low.window(op.operands[0])], [rounded])
     low.step(op, "convert", [rounded])
@@ -112,15 +106,15 @@ def _reduce(low: Lowering, op: Op) -> None:
             low.define(result, target)
         return
     if count == 2 and len(dims) == 1:
-        kind = argument_reduction(low.graph, op)
-        if kind is not None:
-            low.step(op, "argreduce", [low.window(operands[0])], {"dim": dims[0], "kind": kind})
+        extreme = argument_reduction(low.graph, op)
+        if extreme is not None:
+            low.step(op, "argreduce", [low.window(operands[0])], {"dim": dims[0], "kind": extreme})
             return
     raise refuse(
         low.graph,
         op,
-        "its body is neither one of add, multiply, maximum, minimum, and, or, xor per operand nor an argmax or argmin over "
-        "an iota",
+        "its body is neither one of add, multiply, maximum, minimum, and, or, xor per operand, nor an argmax or argmin "
+        "over an iota",
     )
 
 
@@ -170,8 +164,6 @@ def _cumulative(attributes: dict[str, Any], window: Window, target: Window) -> d
 
 def _is_identity(low: Lowering, init: int, kind: str) -> bool:
     """Whether starting from `init` changes nothing, so that a scan may start from the first element."""
-    from libtorch_neuronx_lite.hostcc.regions import is_identity
-
     value = low.constant_value(init)
     return value is not None and is_identity(value, low.type(init).dtype, kind)
 
@@ -265,11 +257,3 @@ def _scatter(low: Lowering, op: Op) -> None:
                 updates=True,
             )
         low.define(result, target)
-
-
-@handles("stablehlo.get_dimension_size")
-def _get_dimension_size(low: Lowering, op: Op) -> None:
-    import numpy as np
-
-    size = low.type(op.operands[0]).shape[op.attributes["dimension"]]
-    low.define(op.results[0], low.constant(np.asarray(size, np.int32), "i32"))

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Matrix products: batch dimensions are cut where an operand needs it, and repeated operands are read once.
 
-Grouped attention repeats every key head for a group of query heads: [batch, heads, groups, ...] read as [batch, heads * groups,
-...]. No strides express that, and a copy would move the whole cache in every layer. Cut into (heads, groups), the
-repetition is a stride of 0; the group dimension then moves from the batch to the rows of the product, so each key is read
-once for all its queries.
+Grouped attention repeats every key head for a group of query heads: [batch, heads, groups, ...] read as
+[batch, heads * groups, ...]. No strides express that, and a copy would move the whole cache in every layer. Cut into
+(heads, groups), the repetition is a stride of 0; the group dimension then moves from the batch to the rows of the
+product, so each key is read once for all its queries.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def _dot_general(low: Lowering, op: Op) -> None:
     batching = (numbers["lhs_batching"], numbers["rhs_batching"])
     operands = [_only_batch_factored(low, value, dims) for value, dims in zip(op.operands, batching, strict=True)]
     cuts = [
-        common_factors(_sizes(operands[0], left), _sizes(operands[1], right)) for left, right in zip(*batching, strict=True)
+        common_factors(_sizes(operands[0], left), _sizes(operands[1], right))
+        for left, right in zip(*batching, strict=True)
     ]
     if None in cuts:  # the two are cut at different places
         plain = [low.window(value) for value in op.operands]
@@ -76,9 +77,7 @@ class _Product:
                 order += group
             sides.append((labels, factors, order, operand))
         self._labels = [side[0] for side in sides]
-        self._windows = [
-            self._rebuild(operand, factors, order) for _, factors, order, operand in sides
-        ]
+        self._windows = [self._rebuild(operand, factors, order) for _, factors, order, operand in sides]
         free = [[label for label in labels if label[0] == "free"] for labels in self._labels]
         self._out_labels: list[tuple[object, ...]] = [
             *[("batch", pair, part) for pair, part in self._batch], *free[0], *free[1]

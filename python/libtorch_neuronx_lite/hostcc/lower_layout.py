@@ -87,13 +87,6 @@ def _real_dynamic_slice(low: Lowering, op: Op) -> None:
     low.define(op.results[0], low.window(op.operands[0]).slice(starts, limits, steps))
 
 
-@handles("stablehlo.optimization_barrier")
-def _optimization_barrier(low: Lowering, op: Op) -> None:
-    # One op, several values: copies keep the one-operand rule of views. The simplifier removes the op before.
-    for operand, result in zip(op.operands, op.results, strict=True):
-        low.define(result, low.dense_copy(low.window(operand)))
-
-
 @handles("stablehlo.bitcast_convert", view=True)
 def _bitcast_convert(low: Lowering, op: Op) -> None:
     window, type_ = low.window(op.operands[0]), low.type(op.results[0])

@@ -2,10 +2,10 @@
 """From a graph to steps over windows: the frame that the tables of `lower_*` fill.
 
 Note: when an update may happen in place
-    A value is a view when its window lies on its operand's storage; `roots` joins a value with all its views. An update
-    (scatter, dynamic_update_slice) may write into its operand's memory when that memory is ours to write (a temporary, or an
-    input that an output aliases) and no later op and no other operand of the same op reads the root. In any other
-    case the old value is copied first. The result is a new root on the same storage.
+    A value is a view when its window lies on its operand's storage; `roots` joins a value with all its views. An
+    update (scatter, dynamic_update_slice) may write into its operand's memory when that memory is ours to write (a
+    temporary, or an input that an output aliases) and no later op and no other operand of the same op reads the
+    root. In any other case the old value is copied first. The result is a new root on the same storage.
 """
 
 from __future__ import annotations

@@ -8,18 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from libtorch_neuronx_lite.hostcc.lowering import Lowering, Step
+from libtorch_neuronx_lite.hostcc.step_names import ELEMENTWISE
 from libtorch_neuronx_lite.hostcc.windows import Storage, Window, dense
 
 ALIGNMENT = 64  # bytes: a cache line, and the width of an AVX-512 register
-
-# Steps that compute element i of the output from element i of the inputs alone: output and input may be one memory.
-ELEMENTWISE = frozenset(
-    "abs cbrt ceil cosine exponential exponential_minus_one floor log log_plus_one logistic negate not popcnt "
-    "count_leading_zeros round_nearest_afz round_nearest_even rsqrt sign sine sqrt tan tanh erf erfc erf_inv lgamma "
-    "digamma acos acosh asin asinh atan atanh cosh sinh bessel_i1e convert is_finite is_inf is_pos_inf is_neg_inf "
-    "add subtract multiply divide remainder power maximum minimum and or xor shift_left shift_right_arithmetic "
-    "shift_right_logical atan2 next_after polygamma zeta compare select clamp".split()
-)
 
 
 @dataclass(slots=True)
@@ -44,7 +36,7 @@ def plan(low: Lowering) -> Plan:
 
 
 def _bind_outputs(low: Lowering) -> list[Storage]:
-    """Make every output hold its value: in place, by giving a temporary the output's memory, or by a copy at the end."""
+    """Make every output hold its value: in place, in a temporary that becomes the output, or by a copy at the end."""
     graph = low.graph
     outputs: list[Storage] = []
     plain: list[tuple[Window, Window]] = []

@@ -90,6 +90,12 @@ def _main_function(module: ir.Module) -> ir.Operation:
     raise JobError("invalid-module", f"the module has no function named main; its functions: {names}")
 
 
+def legalize_chlo(module: ir.Module) -> None:
+    """Expand every CHLO op into StableHLO, in place: for a module that has one without a step of its own."""
+    with module.context:
+        _run(module, "func.func(chlo-legalize-to-stablehlo),canonicalize,cse")
+
+
 def read_graph(module: ir.Module, name: str) -> Graph:
     """Turn the module's main function into a `Graph`; raise JobError for what has no static form."""
     try:
@@ -124,14 +130,15 @@ class _Reader:
             if output >= len(graph.outputs):
                 raise JobError(
                     "invalid-module",
-                    f"graph {graph.name!r}: input {position} aliases output {output}, but there are {len(graph.outputs)} outputs",
+                    f"graph {graph.name!r}: input {position} aliases output {output}, but there are "
+                    f"{len(graph.outputs)} outputs",
                 )
             wanted, given = graph.types[graph.inputs[position]], graph.types[graph.outputs[output]]
             if wanted != given:
                 raise JobError(
                     "invalid-module",
-                    f"graph {graph.name!r}: input {position} ({wanted.dtype}{list(wanted.shape)}) aliases output {output} of "
-                    f"another type ({given.dtype}{list(given.shape)})",
+                    f"graph {graph.name!r}: input {position} ({wanted.dtype}{list(wanted.shape)}) aliases "
+                    f"output {output} of another type ({given.dtype}{list(given.shape)})",
                 )
         return graph
 
@@ -146,7 +153,8 @@ class _Reader:
             if output in self._graph.aliases:
                 raise JobError(
                     "invalid-module",
-                    f"graph {self._graph.name!r}: inputs {self._graph.aliases[output]} and {position} both alias output {output}",
+                    f"graph {self._graph.name!r}: inputs {self._graph.aliases[output]} and {position} both alias "
+                    f"output {output}",
                 )
             self._graph.aliases[output] = position
 
@@ -198,8 +206,8 @@ class _Reader:
             if not mlir_type.has_static_shape:
                 raise JobError(
                     "dynamic-shape",
-                    f"{operation.name} in graph {self._graph.name!r} has the type {text}: every size must be known when the "
-                    "graph is compiled",
+                    f"{operation.name} in graph {self._graph.name!r} has the type {text}: every size must be known "
+                    "when the graph is compiled",
                     op=operation.name,
                     location=where,
                 )
@@ -209,7 +217,7 @@ class _Reader:
         else:
             raise JobError(
                 "unsupported-type",
-                f"{operation.name} in graph {self._graph.name!r} has the type {text}, which the host target does not hold",
+                f"{operation.name} in graph {self._graph.name!r} has the type {text}, which this target does not hold",
                 op=operation.name,
                 location=where,
             )
@@ -271,7 +279,7 @@ def _parse_elements(text: str, type_: TensorType) -> Array:
     parts = [
         _from_bytes(int(word, 16).to_bytes(width, "little"), part)[0]
         if word.startswith("0x")
-        else from_numeric(np.float64(word), part)[()]
+        else from_numeric(np.asarray(word, np.float64), part)[()]
         for word in words
     ]
     data = np.array(parts, STORAGE[part])
@@ -290,8 +298,11 @@ def _read_resource(operation: ir.Operation, attribute: str, type_: TensorType) -
             op=operation.name,
             location=location_text(operation.location),
         )
-    # The blob is printed after the operation, as `name: "0x<alignment, 4 bytes><data>"`.
-    text = operation.get_asm(large_resource_limit=None)
+    # The blob is printed after the module, as `name: "0x<alignment, 4 bytes><data>"`.
+    module = operation
+    while module.parent is not None:
+        module = module.parent.operation
+    text = module.get_asm(large_resource_limit=None)
     found = re.search(rf'\b{re.escape(match[1])}: "0x([0-9A-Fa-f]+)"', text)
     if found is None:
         raise JobError(

@@ -14,8 +14,8 @@ _VIEWS = ("stablehlo.transpose", "stablehlo.reshape", "stablehlo.broadcast_in_di
 def fuse_dot_converts(graph: Graph) -> None:
     """Rewrite ``dot(convert(a), convert(b)) : f32`` of two short floats to ``dot(a, b) : f32``.
 
-    A following conversion back to the short type joins the product when nothing else reads the f32 result: the kernel then rounds
-    once, as the conversion did.
+    A following conversion back to the short type joins the product when nothing else reads the f32 result: the kernel
+    then rounds once, as the conversion did.
     """
     uses: Counter[int] = Counter(graph.outputs)
     for op in graph.ops:

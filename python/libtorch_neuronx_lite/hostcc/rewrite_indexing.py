@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scatters with fewer, wider windows.
 
-``cache[:, :, positions] = update`` reaches StableHLO as a scatter of single elements: every element of the update carries
-four indices, three of which only count along a dimension. Such a column says "all of this dimension", which is what a
-window dimension says without any index; the scatter then moves rows, and its index is `positions` alone.
+``cache[:, :, positions] = update`` reaches StableHLO as a scatter of single elements: every element of the update
+carries four indices, three of which only count along a dimension. Such a column says "all of this dimension", which is
+what a window dimension says without any index; the scatter then moves rows, and its index is `positions` alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DEPTH = 12  # producers looked through; index arithmetic of a frontend is short
 
 @dataclass(slots=True)
 class _Column:
-    """One coordinate of the scatter's indices: a value of the indices' shape with one element along the index vector."""
+    """One coordinate of the scatter's indices: a value of their shape with one element along the index vector."""
 
     value: int
     operand_dim: int
@@ -62,7 +62,7 @@ def narrow_scatter(graph: Graph, op: Op, made_by: Mapping[int, Op]) -> list[Op]:
     window_dims = [dim for dim in range(len(target.shape)) if dim not in numbers["inserted_window_dims"]]
     update_dim_of = dict(zip(window_dims, numbers["update_window_dims"], strict=True))
     widened = {column.operand_dim: column.batch for column in columns if column.batch is not None}
-    update_dim_of.update({dim: scatter_dims[batch] for dim, batch in widened.items() if batch is not None})
+    update_dim_of.update({dim: scatter_dims[batch] for dim, batch in widened.items()})
     gone = set(widened.values())
     left = [dim for batch, dim in enumerate(scatter_dims) if batch not in gone]
     order = left + [update_dim_of[dim] for dim in sorted(update_dim_of)]
@@ -149,7 +149,7 @@ def _transpose(graph: Graph, value: int, order: list[int], at: Op, before: list[
     return result
 
 
-def _join(graph: Graph, columns: list[int], gone: set[int | None], at: Op, before: list[Op]) -> int:
+def _join(graph: Graph, columns: list[int], gone: set[int], at: Op, before: list[Op]) -> int:
     """Return the indices made of `columns`, without the batch dimensions in `gone`."""
     parts = []
     for column in columns:

@@ -305,7 +305,7 @@ class _Simplifier:
         return False
 
     def _neutral_right(self, op: Op) -> bool:
-        """Remove x + 0, x - 0, x * 1, x / 1, x and true, x or false. A float 0 counts where it keeps -0: -0.0 in a sum."""
+        """Remove x + 0, x - 0, x * 1, x / 1, x and true, x or false; a float 0 where it keeps -0 (-0.0 in a sum)."""
         kind = op.name.partition(".")[2]
         dtype = self._type(op.results[0]).dtype
         if kind in ("and", "or") and dtype != "bool":

@@ -132,7 +132,7 @@ class Window:
         return replace(self, shape=shape, strides=canonical_strides(shape, tuple(strides)))
 
     def split(self, factors: list[tuple[int, ...]]) -> Window:
-        """Return this window with dimension i cut into ``factors[i]``, whose product is its size. Never needs a copy."""
+        """Return this window with dimension i cut into ``factors[i]``, whose product is its size; never a copy."""
         strides: list[int] = []
         for stride, parts in zip(self.strides, factors, strict=True):
             inner = [stride] * len(parts)
