@@ -43,7 +43,7 @@ def compile(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[
     """Compile an AOTAutograd inference graph and return `run(args: list) -> tuple`.
 
     Args:
-        gm: the graph; its nodes carry fake values in `meta["val"]`, its sizes are concrete.
+        gm: the graph, which is used up; its nodes carry fake values in `meta["val"]`, its sizes are concrete.
         example_inputs: one per placeholder.
         options: see `Options`.
 
@@ -57,7 +57,7 @@ def compile(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[
 
     parsed = Options.parse(options)
     gm, example_inputs = preprocess_and_validate_inputs(gm, example_inputs, options)
-    lowered = lower_graph(gm, example_inputs, options)
+    lowered = lower_graph(gm, options)
     neff = build_executable(lowered=lowered, workdir=_workdir(parsed, lowered.key))
     with unset_fake_temporarily():
         index = _device_index(lowered.prepared)
@@ -93,14 +93,14 @@ def meta_to_neuron(value: Any) -> Any:
     return FakeTensor(FakeTensorMode(), value, torch.device("neuron", 0))
 
 
-def lower_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Lowered:
-    """Run the passes on a copy of the graph, lower it to StableHLO and name its key."""
+def lower_graph(gm: fx.GraphModule, options: Mapping[str, Any] | None = None) -> Lowered:
+    """Run the passes on the graph, in place, lower it to StableHLO and name its key."""
     parsed = Options.parse(options)
     target = platform.resolve_target(parsed.compiler_args)
     args = tuple(platform.without_target(parsed.compiler_args))
     name = re.sub(r"\W", "_", parsed.model_name)
     started = time.perf_counter()
-    prepared = prepare(_copy(gm))
+    prepared = prepare(gm)
     passes_done = time.perf_counter()
     stablehlo = lower(prepared.gm, prepared.input_aliases(), name=name, repro_dir=_workdir(parsed, "failed"))
     done = time.perf_counter()
@@ -110,16 +110,6 @@ def lower_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapp
         name, key, len(prepared.gm.graph.nodes), passes_done - started, done - passes_done,
     )  # fmt: skip
     return Lowered(prepared, stablehlo, key, target, args, name)
-
-
-def _copy(gm: fx.GraphModule) -> fx.GraphModule:
-    """Copy the nodes and share the tensors: the passes rewrite the graph, the caller keeps its own."""
-    graph = fx.Graph()
-    output = graph.graph_copy(gm.graph, {}, return_output_node=True)
-    if output is not None:
-        value, node = output
-        graph.output(value).meta.update(node.meta)
-    return fx.GraphModule(gm, graph)
 
 
 def build_executable(*, lowered: Lowered, workdir: Path) -> bytes:

@@ -54,7 +54,13 @@ def create_cache_hash(gm: fx.GraphModule, example_inputs: Sequence[Any], options
     """
     from . import backend
 
-    return backend.lower_graph(gm, example_inputs, options).key
+    graph = fx.Graph()
+    copied = graph.graph_copy(gm.graph, {}, return_output_node=True)
+    if copied is not None:
+        value, output = copied
+        graph.output(value).meta.update(output.meta)
+    checked, _ = backend.preprocess_and_validate_inputs(fx.GraphModule(gm, graph), example_inputs, options)
+    return backend.lower_graph(checked, options).key
 
 
 def get(key: str) -> bytes | None:

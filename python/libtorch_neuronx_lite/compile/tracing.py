@@ -95,10 +95,10 @@ class _Buckets:
         _logger.debug("compiling bucket %d of a graph with symbolic sizes, for %s", len(self._graphs) + 1, sizes)
         from torch._guards import TracingContext, tracing
         from torch._subclasses.fake_tensor import FakeTensorMode
-        from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-        mode = FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True, allow_non_fake_inputs=True)
-        fakes = [mode.from_tensor(a, static_shapes=True) if isinstance(a, torch.Tensor) else a for a in args]
+        # Without a shape environment nothing can become symbolic again, plain numbers least of all.
+        mode = FakeTensorMode(allow_non_fake_inputs=True)
+        fakes = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
         with tracing(TracingContext(mode)):
             return _trace_concrete(copy.deepcopy(self._gm), fakes, self._compiler)
 

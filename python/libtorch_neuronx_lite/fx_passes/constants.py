@@ -54,7 +54,6 @@ def take_constants(gm: fx.GraphModule) -> list[torch.Tensor]:
             constants.append(tensor)
         node.replace_all_uses_with(known)
         graph.erase_node(node)
-    gm.recompile()
     return constants
 
 

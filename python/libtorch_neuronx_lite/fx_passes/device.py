@@ -49,7 +49,6 @@ def drop_devices(gm: fx.GraphModule) -> None:
         elif node.target is aten.clone.default:
             # A value has no memory format: the layout of results is `results`' affair.
             _bypass(gm.graph, node)
-    gm.recompile()
 
 
 def _bypass(graph: fx.Graph, node: fx.Node) -> None:

@@ -32,5 +32,4 @@ def take_inputs(gm: fx.GraphModule, aliased: set[int]) -> tuple[list[int], set[i
         kept.append(index)
         if is_tensor and value.device.type == "cpu":
             on_cpu.add(index)
-    gm.recompile()
     return kept, on_cpu

@@ -141,8 +141,6 @@ def plan_results(gm: fx.GraphModule, mutations: Mutations, infos: Sequence[Alias
     output.args = (tuple(results.outputs),)
     for written in reversed(list(mutations.written)):
         graph.erase_node(written)
-    gm.graph.eliminate_dead_code()
-    gm.recompile()
     return results
 
 

@@ -259,7 +259,6 @@ def add_seed(gm: fx.GraphModule) -> bool:
         draw = _DRAWS[node.target](node.args, dict(node.kwargs), value)
         drawn = editor.inline(draw, [key, *tensors], table)
         _replace(graph, node, drawn)
-    gm.recompile()
     return True
 
 

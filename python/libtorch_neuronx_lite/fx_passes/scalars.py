@@ -71,7 +71,6 @@ def make_operands(gm: fx.GraphModule) -> None:
             new = _cast(editor, editor.call(arithmetic, left, right), result.dtype)
         node.replace_all_uses_with(new)
         gm.graph.erase_node(node)
-    gm.recompile()
 
 
 def _on_cpu(operand: Any) -> Any:

@@ -12,6 +12,8 @@ from torch_mlir._mlir_libs import _stablehlo
 
 from .. import worker
 from .._errors import CompileError
+from ..fx_passes.editing import source_line
+from .culprit import find_culprit
 from .importer import import_graph, unsupported
 
 # Seconds for the passes over one graph; a large model's decode step takes about two.
@@ -63,19 +65,21 @@ def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: 
         result = worker.run(
             "stablehlo.pipeline:lower", {"torch": module}, params, timeout=TIMEOUT, name=name, repro_dir=repro_dir
         )
-    except worker.JobError as error:
-        raise _explain(gm, name, str(error), error, repro_dir) from error
-    except worker.WorkerError as error:
+    except (worker.JobError, worker.WorkerError) as error:
         raise _explain(gm, name, str(error), error, repro_dir) from error
     return LoweredGraph(result.blobs["stablehlo"], result.info["digest"], result.info["operations"])
 
 
-def _explain(gm: fx.GraphModule, name: str, text: str, error: Exception, repro_dir: Path) -> CompileError:
-    repro = getattr(error, "repro", None) or write_graph(gm, name, repro_dir)
+def _explain(gm: fx.GraphModule, name: str, text: str, error: worker.JobError | worker.WorkerError, repro_dir: Path) -> CompileError:
+    repro = error.repro or write_graph(gm, name, repro_dir)
     if isinstance(error, worker.JobError) and error.kind == "unsupported-op" and error.op is not None:
         failure: CompileError = unsupported(gm, error.op, "torch-mlir has no lowering for this use of it")
     else:
-        failure = CompileError(f"lowering the graph '{name}' to StableHLO failed: {text}")
+        culprit = find_culprit(gm) if isinstance(error, worker.WorkerError) else None
+        blame = ""
+        if culprit is not None:
+            blame = f"operator {culprit.target}, used at {source_line(culprit) or 'an unknown line'}, ends the compiler. "
+        failure = CompileError(f"lowering the graph '{name}' to StableHLO failed: {blame}{text}")
     failure.attach_repro(repro)
     return failure
 
