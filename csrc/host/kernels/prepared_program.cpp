@@ -200,7 +200,13 @@ class BoundProgram final : public PreparedProgram {
 }  // namespace
 
 std::unique_ptr<PreparedProgram> PreparedProgram::prepare(const Program& program, std::span<std::byte> arena) {
-  return std::make_unique<BoundProgram>(program, arena);
+  try {
+    return std::make_unique<BoundProgram>(program, arena);
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {  // ATen's own checks: a shape whose element count overflows, no memory
+    throw_error(ErrorKind::kInvalid, nxl::detail::concat("the program does not fit the kernels: ", error.what()));
+  }
 }
 
 std::vector<std::string> kernel_names() {

@@ -31,12 +31,14 @@ Axis axis_of(const WindowDim& dim, int64_t input_size, int64_t output_size, int6
   const int64_t dilated = dilated_size(input_size, dim.base_dilation);
   axis.taps.resize(static_cast<size_t>(output_size));
   for (int64_t o = 0; o < output_size; ++o) {
-    Taps& taps = axis.taps[static_cast<size_t>(o)];
-    for (int64_t w = 0; w < dim.size; ++w) {
-      const int64_t place = o * dim.stride + w * dim.window_dilation - dim.low;
-      if (place < 0 || place >= dilated || place % dim.base_dilation != 0) continue;
-      if (taps.count++ == 0) taps.first = place / dim.base_dilation * stride;
-    }
+    // Window positions w with 0 <= start + w * window_dilation < dilated.
+    const int64_t start = o * dim.stride - dim.low;
+    const int64_t last = dilated - 1 - start < 0 ? -1 : std::min(dim.size - 1, (dilated - 1 - start) / dim.window_dilation);
+    int64_t w = start >= 0 ? 0 : (-start + dim.window_dilation - 1) / dim.window_dilation;
+    while (w <= last && (start + w * dim.window_dilation) % dim.base_dilation != 0) ++w;
+    if (w > last) continue;
+    axis.taps[static_cast<size_t>(o)] = {(start + w * dim.window_dilation) / dim.base_dilation * stride,
+                                         (last - w) / period + 1};
   }
   return axis;
 }

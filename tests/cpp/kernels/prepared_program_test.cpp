@@ -54,6 +54,18 @@ TEST(PreparedProgram, LeavesTheCallersThreadCountAlone) {
   EXPECT_EQ(omp_get_max_threads(), before);
 }
 
+// Two windows of one buffer that overlap in part: the compiler never makes them, and ATen refuses them when they run.
+TEST(PreparedProgram, AFailureNamesStepAndOp) {
+  const at::Tensor memory = sample({9}, at::kFloat);
+  ProgramBuilder builder;
+  const uint32_t x = builder.input(memory.slice(0, 0, 8)), y = builder.input(memory.slice(0, 1, 9));
+  builder.program().values[y].buffer = builder.program().values[x].buffer;
+  builder.step("copy", {x}, {x}).step("exponential", {x}, {y});
+  const Status status = builder.run();
+  EXPECT_EQ(status.code, NRT_EXEC_COMPLETED_WITH_ERR);
+  EXPECT_NE(status.message.find("step 1 (exponential) failed"), std::string::npos) << status.message;
+}
+
 TEST(PreparedProgram, RefusesAWrongNumberOfAddresses) {
   const at::Tensor x = sample({4}, at::kFloat), y = at::empty({4});
   ProgramBuilder builder;
@@ -94,6 +106,15 @@ TEST(PreparedProgram, RefusesWindowsOutsideTheirBuffer) {
     if (which == 4) value.buffer = 99;
     EXPECT_THROW(builder.prepare(), Error) << which;
   }
+}
+
+TEST(PreparedProgram, RefusesShapesWhoseCountOverflows) {
+  ProgramBuilder builder;
+  const uint32_t x = builder.input(at::ones({4})), y = builder.output(at::ones({4}));
+  builder.step("copy", {x}, {y});
+  builder.program().values[x].shape = {int64_t{1} << 40, int64_t{1} << 40};
+  builder.program().values[x].strides = {0, 0};
+  EXPECT_THROW(builder.prepare(), Error);
 }
 
 TEST(PreparedProgram, RefusesStepsThatNameNoValue) {
