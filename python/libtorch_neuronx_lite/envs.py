@@ -113,6 +113,8 @@ _DECLARED = (
     Variable("NEURON_LIBTORCH_EXECUTION_TIMEOUT", _seconds, None, "Seconds until a wait for the device gives up."),
     Variable("NEURON_LIBTORCH_HOST_MEMORY_LIMIT_MB", _count(1), None, "Memory of one host core, in MB."),
     Variable("NEURON_LIBTORCH_HOST_THREADS_PER_CORE", _count(1), None, "CPU threads of one host core."),
+    Variable("NEURON_LIBTORCH_HOST_INLINE", _flag, False, "Small programs may run on the thread of their caller."),
+    Variable("NEURON_LIBTORCH_HOST_CLAIM_DIR", str, None, "Folder of the files that claim host cores."),
     Variable("NEURON_LIBTORCH_HOST_FAULTS", str, None, "Faults for the host runtime to inject, for tests."),
     Variable("NEURON_LIBTORCH_WORKER_MEMORY_MB", _count(64), 8192, "Resident memory at which a worker is ended, in MB."),
     # Read by the runtime itself at its start; here for `neuron-lite info`.
