@@ -6,8 +6,10 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <shared_mutex>
+#include <string_view>
 
 #include "core/log.h"
 #include "core/shared_library.h"
@@ -107,6 +109,19 @@ const char* init_remedy(int status) {
   }
 }
 
+// libnrt_host.so says what it is; NEURON_LIBTORCH_NRT_LIBRARY may name the other kind of library than was chosen.
+void check_kind(const Loaded& loaded) {
+  constexpr std::string_view kHostMark = "libnrt_host";
+  nrt_version_t version{};
+  const bool known = loaded.api.nrt_get_version(&version, sizeof(version)) == NRT_SUCCESS;
+  const bool host =
+      known &&
+      std::string_view(version.rt_detail, strnlen(version.rt_detail, sizeof(version.rt_detail))).starts_with(kHostMark);
+  NXL_CHECK(host == loaded.choice.host, kUnavailable, loaded.choice.library, host ? " is" : " is not",
+            " the host runtime, but ", loaded.choice.reason, "; set NEURON_LIBTORCH_RUNTIME=", host ? "host" : "nrt",
+            " or NEURON_LIBTORCH_NRT_LIBRARY to match");
+}
+
 std::atomic<Observer*> current_observer{nullptr};
 
 }  // namespace
@@ -177,6 +192,7 @@ struct Process {
     } else {
       NXL_LOG(kInfo, from.choice.reason, " (", from.choice.library, ")");
     }
+    check_kind(from);
     const int status = from.api.nrt_init(NRT_FRAMEWORK_TYPE_PYTORCH, "", "");
     if (status != NRT_SUCCESS) {
       throw_error(ErrorKind::kUnavailable,

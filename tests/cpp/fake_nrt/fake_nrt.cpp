@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <memory>
@@ -263,7 +264,12 @@ FAKE_EXPORT void nrt_close() {
   fake().with_lock([] { ++fake().closes; });
 }
 FAKE_EXPORT NRT_STATUS nrt_get_version(nrt_version_t* version, size_t) {
-  *version = {2, 0, 51864, 0, "fake", ""};
+  // It stands for the runtime that was asked for, unless a test wants the mismatch.
+  const char* wanted = std::getenv("FAKE_NRT_STANDS_FOR");
+  if (wanted == nullptr) wanted = std::getenv("NEURON_LIBTORCH_RUNTIME");
+  const bool host = wanted != nullptr && std::strcmp(wanted, "host") == 0;
+  *version = {2, 0, 51864, 0, "", ""};
+  std::strcpy(version->rt_detail, host ? "libnrt_host stand-in" : "stand-in");
   return NRT_SUCCESS;
 }
 FAKE_EXPORT NRT_STATUS nrt_get_instance_info(nrt_instance_info_t* info, size_t) {

@@ -73,6 +73,18 @@ TEST_F(RuntimeDeathTest, AFailedInitCarriesTheStatusName) {
       kind(ErrorKind::kUnavailable) + "1005 nrt_init failed with NRT_EXEC_NC_BUSY \\(1005\\).*NEURON_RT_VISIBLE_CORES");
 }
 
+void get_mismatched(const char* runtime, const char* stands_for) {
+  setenv("FAKE_NRT_STANDS_FOR", stands_for, 1);
+  get_with(runtime, FAKE_NRT_LIBRARY);
+}
+
+TEST_F(RuntimeDeathTest, ALibraryOfTheOtherKindIsRefused) {
+  EXPECT_EXIT(get_mismatched("nrt", "host"), testing::ExitedWithCode(3),
+              "is the host runtime, but NEURON_LIBTORCH_RUNTIME=nrt asks .*set NEURON_LIBTORCH_RUNTIME=host");
+  EXPECT_EXIT(get_mismatched("host", "nrt"), testing::ExitedWithCode(3),
+              "is not the host runtime, but NEURON_LIBTORCH_RUNTIME=host asks .*set NEURON_LIBTORCH_RUNTIME=nrt");
+}
+
 void init_after_a_failure() {
   setenv("NEURON_LIBTORCH_RUNTIME", "host", 1);
   setenv("NEURON_LIBTORCH_NRT_LIBRARY", FAKE_NRT_LIBRARY, 1);
@@ -123,7 +135,7 @@ TEST_F(RuntimeTest, Answers) {
   EXPECT_TRUE(runtime->is_host());
   EXPECT_EQ(runtime->choice().library, FAKE_NRT_LIBRARY);
   EXPECT_EQ(runtime->core_count(), 2);
-  EXPECT_EQ(runtime->version(), "2.0.51864.0 fake");
+  EXPECT_EQ(runtime->version(), "2.0.51864.0 libnrt_host stand-in");
   EXPECT_EQ(runtime->status_name(NRT_EXEC_OOB), "NRT_EXEC_OOB");
   EXPECT_EQ(runtime->memory(1).second, 1u << 20);
   EXPECT_EQ(Runtime::get_if_initialized(), runtime);
