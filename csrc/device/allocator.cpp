@@ -42,6 +42,7 @@ c10::DataPtr NeuronAllocator::allocate(size_t bytes) { return allocate_on(get_cu
 c10::DataPtr NeuronAllocator::allocate_on(c10::DeviceIndex device, size_t bytes) {
   const c10::Device where(kDeviceType, device);
   return at_torch_edge([&]() -> c10::DataPtr {
+    if (!runtime_is_open()) runtime();  // makes it, or refuses: a cached block must not hide that it is closed
     if (bytes == 0) {
       check_device(device);
       return {nullptr, where};

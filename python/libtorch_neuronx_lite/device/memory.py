@@ -45,7 +45,7 @@ def mem_get_info(device: Device = None) -> tuple[int, int]:
 def empty_cache(device: Device = None) -> None:
     """Give cached memory back to the runtime, after the queued work is done; of all devices for None."""
     if device is None:
-        torch.accelerator.empty_cache()
+        _C.empty_all_caches()
     else:
         _C.empty_cache(device_index(device))
 

@@ -45,6 +45,11 @@ def is_available() -> bool:
     return device_count() > 0
 
 
+# What torch.compiler.assume_constant_result would set; importing it here would import Dynamo.
+for _constant in (device_count, is_available):
+    setattr(_constant, "_dynamo_marked_constant", True)  # noqa: B010
+
+
 def current_device() -> int:
     """Return the index of this thread's current device."""
     return _C.current_device()
