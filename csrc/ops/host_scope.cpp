@@ -170,6 +170,7 @@ const HostScope::OpenTensor* HostScope::find(const c10::TensorImpl* neuron) cons
 }
 
 void HostScope::expect(const at::Tensor& neuron) {
+  if (neuron.numel() == 0) return;  // may start anywhere, even past the end
   uint32_t index;
   OpenStorage& storage = storage_of(neuron, &index);
   const auto [begin, end] = byte_window(neuron);
@@ -178,6 +179,7 @@ void HostScope::expect(const at::Tensor& neuron) {
 }
 
 void HostScope::load(OpenStorage& storage) {
+  if (storage.window_end == 0) storage.window_begin = 0;
   const size_t bytes = storage.window_end - storage.window_begin;
   c10::DataPtr buffer = c10::GetCPUAllocator()->allocate(bytes);
   if (bytes != 0) {
@@ -210,12 +212,14 @@ at::Tensor HostScope::open(const at::Tensor& neuron) {
     }
     storage.opened_data = storage.host->mutable_data();
   }
-  TORCH_INTERNAL_ASSERT(!staged_ || byte_window(neuron).second - storage.window_begin <= storage.host->nbytes(),
-                        "a tensor was opened outside the window that was expected");
-  at::Tensor host = tensor_over(c10::Storage(storage.host), kCpuKeys, neuron,
-                                neuron.storage_offset() -
-                                    static_cast<int64_t>(storage.window_begin / neuron.element_size()));
-  tensors_.push_back({neuron, host, index});
+  int64_t offset = neuron.storage_offset();
+  if (staged_ && neuron.numel() != 0) {
+    TORCH_INTERNAL_ASSERT(byte_window(neuron).second - storage.window_begin <= storage.host->nbytes(),
+                          "a tensor was opened outside the window that was expected");
+    offset -= static_cast<int64_t>(storage.window_begin / neuron.element_size());
+  }
+  at::Tensor host = tensor_over(c10::Storage(storage.host), kCpuKeys, neuron, offset);
+  tensors_.push_back({neuron, host, index, offset});
   if (tensors_.size() == kLinear + 1) {
     for (uint32_t i = 0; i < tensors_.size(); ++i) tensor_index_[tensors_[i].neuron.unsafeGetTensorImpl()] = i;
   } else if (tensors_.size() > kLinear) {
@@ -248,8 +252,7 @@ void HostScope::settle(const at::Tensor& neuron) {
   } else if (staged_) {
     store(storage);
   }
-  const int64_t offset =
-      host.storage_offset() + static_cast<int64_t>(storage.window_begin / std::max<size_t>(1, host.element_size()));
+  const int64_t offset = neuron.storage_offset() + host.storage_offset() - entry->opened_offset;
   if (host.sizes() != neuron.sizes() || host.strides() != neuron.strides() || offset != neuron.storage_offset()) {
     impl->set_sizes_and_strides(host.sizes(), host.strides(), offset);
   }

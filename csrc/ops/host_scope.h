@@ -49,7 +49,8 @@ class HostScope {
   struct OpenTensor {
     at::Tensor neuron;
     at::Tensor host;
-    uint32_t storage;  // index into storages_
+    uint32_t storage;       // index into storages_
+    int64_t opened_offset;  // host's storage offset when it was opened, in elements
   };
 
   OpenStorage& storage_of(const at::Tensor& neuron, uint32_t* index);
