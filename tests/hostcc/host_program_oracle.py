@@ -14,6 +14,7 @@ import tarfile
 from typing import Any
 
 import numpy as np
+
 from libtorch_neuronx_lite.hostcc.dtypes import STORAGE, from_numeric, to_numeric
 from libtorch_neuronx_lite.hostcc.planner import ELEMENTWISE
 

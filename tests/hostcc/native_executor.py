@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from libtorch_neuronx_lite import _C
 
 Array = np.ndarray[Any, Any]

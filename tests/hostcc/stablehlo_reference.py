@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 from host_program_oracle import HostProgram
+from native_executor import run_native
+from torch_mlir import ir
+from torch_mlir._mlir_libs import _stablehlo
+
 from libtorch_neuronx_lite.hostcc import reader
 from libtorch_neuronx_lite.hostcc.compiler import compile_module
 from libtorch_neuronx_lite.hostcc.dtypes import FLOATS, FROM_MLIR, STORAGE, from_numeric, to_numeric
 from libtorch_neuronx_lite.hostcc.graph import TensorType
-from native_executor import run_native
-from torch_mlir import ir
-from torch_mlir._mlir_libs import _stablehlo
 
 Array = np.ndarray[Any, Any]
 MLIR_NAME = {name: mlir for mlir, name in reversed(FROM_MLIR.items())}
@@ -27,7 +28,8 @@ def tensor(shape: tuple[int, ...], dtype: str) -> str:
 def main(arguments: list[tuple[tuple[int, ...], str]], results: list[str], body: str, returns: str) -> str:
     """Return a module with one function; arguments are %a0, %a1, ..."""
     signature = ", ".join(f"%a{i}: {tensor(*type_)}" for i, type_ in enumerate(arguments))
-    return f"func.func @main({signature}) -> ({', '.join(results)}) {{\n{body}\nreturn {returns} : {', '.join(results)}\n}}"
+    types = ", ".join(results)
+    return f"func.func @main({signature}) -> ({types}) {{\n{body}\nreturn {returns} : {types}\n}}"
 
 
 def evaluate_reference(module: str, inputs: list[Array], types: list[tuple[tuple[int, ...], str]]) -> list[Array]:
@@ -58,7 +60,7 @@ def sample(shape: tuple[int, ...], dtype: str, rng: np.random.Generator, low: fl
     return rng.integers(max(0, int(low)) if dtype[0] == "u" else int(low), int(high), shape).astype(STORAGE[dtype])
 
 
-# Units in the last place, relative to the largest value: NumPy's and MLIR's elementary functions differ in the last bit.
+# One rounding of the type: NumPy's, ATen's and MLIR's elementary functions differ in the last bit.
 _TOLERANCE = {"bf16": 2**-7, "f16": 2**-10, "f32": 2e-6, "f64": 1e-12, "c64": 2e-6, "c128": 1e-12, "f8e4m3fn": 2**-3}
 
 
@@ -80,7 +82,7 @@ def check(
     *,
     native: bool = True,
 ) -> HostProgram:
-    """Compile, run on the oracle and on the device, compare with the interpreter; return the program for more checks."""
+    """Compile, run on the oracle and the device, compare with the interpreter; return the program for more checks."""
     rng = rng or np.random.default_rng(0)
     inputs = inputs if inputs is not None else [sample(*type_, rng) for type_ in types]
     neff, _ = compile_module(module.encode(), "test", "test")

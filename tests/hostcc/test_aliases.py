@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outputs that are an input's memory: zero copies where the old value is not needed, right values where it is."""
 
+# ruff: noqa: E501 - lines of MLIR are not wrapped
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from stablehlo_reference import Array, check, sample
+
 from libtorch_neuronx_lite.hostcc.compiler import compile_module
 from libtorch_neuronx_lite.worker import JobError
-from stablehlo_reference import Array, check, sample
 
 CACHE = ((1, 2, 8, 4), "f32")
 NEW = ((1, 2, 3, 4), "f32")

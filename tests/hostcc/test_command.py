@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 from host_program_oracle import HostProgram
+
 from libtorch_neuronx_lite.hostcc.__main__ import EXIT_CRASH, EXIT_INVALID, EXIT_USAGE, main, split_ignored
 from libtorch_neuronx_lite.worker import WorkerError
 
-GRAPH = "func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {{\n  %r = {op} %a : tensor<2xf32>\n  return %r : tensor<2xf32>\n}}"
+GRAPH = """func.func @main(%a: tensor<2xf32>) -> tensor<2xf32> {{
+  %r = {op} %a : tensor<2xf32>
+  return %r : tensor<2xf32>
+}}"""
 
 
 def _write(folder: Path, op: str) -> Path:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the compiler takes, what it refuses and how, and the container it writes."""
 
+# ruff: noqa: E501 - lines of MLIR are not wrapped
+
 from __future__ import annotations
 
 import hashlib
@@ -13,11 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from host_program_oracle import HostProgram
+from stablehlo_reference import check, main, sample, tensor
+
 from libtorch_neuronx_lite import hostcc
 from libtorch_neuronx_lite.hostcc.compiler import compile_module
 from libtorch_neuronx_lite.hostcc.neff import HEADER_BYTES, write_neff
 from libtorch_neuronx_lite.worker import JobError
-from stablehlo_reference import check, main, sample, tensor
 
 ADD = "func.func @main(%a: tensor<2x3xbf16>) -> tensor<2x3xbf16> {\n  %r = stablehlo.add %a, %a : tensor<2x3xbf16>\n  return %r : tensor<2x3xbf16>\n}"
 
@@ -254,7 +257,9 @@ def test_elementwise_chains_work_in_one_place() -> None:
     lines = ["%v0 = stablehlo.negate %a0 : tensor<100xf32>"]
     lines += [f"%v{i} = stablehlo.multiply %v{i - 1}, %a1 : tensor<100xf32>" for i in range(1, 10)]
     lines.append("%z = stablehlo.constant dense<0.0> : tensor<f32>")
-    lines.append("%r = stablehlo.reduce(%v9 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<100xf32>, tensor<f32>) -> tensor<f32>")  # noqa: E501
+    lines.append(
+        "%r = stablehlo.reduce(%v9 init: %z) applies stablehlo.add across dimensions = [0] : (tensor<100xf32>, tensor<f32>) -> tensor<f32>"
+    )
     types = [((100,), "f32")] * 2
     _, info = compile_module(main(types, ["tensor<f32>"], "\n".join(lines), "%r").encode(), "g", "t")
     assert info["arena_bytes"] == 448  # one vector of 400 bytes, aligned

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
 from libtorch_neuronx_lite.hostcc.dtypes import STORAGE, from_numeric, to_numeric
 from libtorch_neuronx_lite.hostcc.windows import Storage, Window, common_factors, dense, group_factors
 
@@ -66,7 +67,7 @@ def test_windows_follow_numpy(data: st.DataObject) -> None:
             made = (2, *window.shape)
             window, array = window.broadcast(made, list(range(1, rank + 1))), np.broadcast_to(array, made)
         elif kind == "reshape":
-            made = data.draw(st.permutations(window.shape)) + [1]
+            made = [*data.draw(st.permutations(window.shape)), 1]
             view = window.reshape(tuple(made))
             if view is not None:
                 window, array = view, array.reshape(made)

@@ -9,6 +9,7 @@ import pytest
 import small_llama
 import torch
 from host_program_oracle import HostProgram
+
 from libtorch_neuronx_lite import _C, hostcc
 
 
@@ -25,7 +26,7 @@ def _call(neff: bytes, program: HostProgram, arguments: list[torch.Tensor]) -> l
     return results
 
 
-# bf16: eager rounds where the program rounds; what differs is the order of sums, and it may move a value by a few steps.
+# bf16: eager rounds where the program rounds; the order of sums differs and may move a value by a few steps.
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 6e-2)])
 def test_prefill_then_decode(dtype: torch.dtype, tolerance: float) -> None:
     prefill, decode = small_llama.Shape(tokens=5), small_llama.Shape(tokens=1)

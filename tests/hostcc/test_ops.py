@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every StableHLO op that the host target lowers, by name, against the interpreter in torch-mlir's wheel."""
 
+# ruff: noqa: E501 - lines of MLIR are not wrapped
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -8,11 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from host_program_oracle import HostProgram
-from libtorch_neuronx_lite.hostcc.compiler import compile_module
-from libtorch_neuronx_lite.hostcc.lowering import HANDLERS
 from stablehlo_reference import check, main, sample, tensor
 
-FLOAT_UNARY = ["abs", "cbrt", "ceil", "cosine", "exponential", "exponential_minus_one", "floor", "log", "log_plus_one", "logistic", "negate", "round_nearest_afz", "round_nearest_even", "rsqrt", "sign", "sine", "sqrt", "tan", "tanh"]  # fmt: skip
+from libtorch_neuronx_lite.hostcc.compiler import compile_module
+from libtorch_neuronx_lite.hostcc.lowering import HANDLERS
+
+FLOAT_UNARY = [
+    "abs", "cbrt", "ceil", "cosine", "exponential", "exponential_minus_one", "floor", "log", "log_plus_one", "logistic",
+    "negate", "round_nearest_afz", "round_nearest_even", "rsqrt", "sign", "sine", "sqrt", "tan", "tanh",
+]  # fmt: skip
 INTEGER_UNARY = ["abs", "negate", "not", "popcnt", "count_leading_zeros", "sign"]
 FLOAT_BINARY = ["add", "subtract", "multiply", "divide", "remainder", "power", "maximum", "minimum", "atan2"]
 INTEGER_BINARY = [
@@ -392,7 +398,9 @@ def test_empty_tensors() -> None:
   %s = stablehlo.reduce(%n init: %z) applies stablehlo.add across dimensions = [0] : (tensor<0x3xf32>, tensor<f32>) -> tensor<3xf32>
   %c = stablehlo.concatenate %n, %a1, dim = 0 : (tensor<0x3xf32>, tensor<2x3xf32>) -> tensor<2x3xf32>"""
     types = [((0, 3), "f32"), ((2, 3), "f32")]
-    check(main(types, ["tensor<0x3xf32>", "tensor<3xf32>", "tensor<2x3xf32>"], body, "%n, %s, %c"), types, native=False)  # a graph call takes no empty tensor
+    check(
+        main(types, ["tensor<0x3xf32>", "tensor<3xf32>", "tensor<2x3xf32>"], body, "%n, %s, %c"), types, native=False
+    )  # a graph call takes no empty tensor
 
 
 def test_private_functions_are_inlined() -> None:
@@ -417,10 +425,8 @@ def test_constants_of_every_type(dtype: str, form: str) -> None:
     text = np.ascontiguousarray(values).tobytes().hex()
     if form == "splat":
         text = values[:1].tobytes().hex()
-    if dtype == "bool":
-        elements = "[" + ", ".join(str(bool(v)).lower() for v in values) + "]"
-    else:
-        elements = f'"0x{text}"'
+    booleans = "[" + ", ".join(str(bool(value)).lower() for value in values) + "]"
+    elements = booleans if dtype == "bool" else f'"0x{text}"'
     body = f"%r = stablehlo.constant dense<{elements}> : {tensor((count,), dtype)}"
     module = main([], [tensor((count,), dtype)], body, "%r")
     (got,) = HostProgram(compile_module(module.encode(), "constants", "test")[0]).run([])

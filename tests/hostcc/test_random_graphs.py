@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random graphs of elementwise ops, views, reductions and updates: same values as the interpreter, in any combination."""
+"""Random graphs of elementwise ops, views, reductions and updates have the interpreter's values."""
+
+
 
 from __future__ import annotations
 

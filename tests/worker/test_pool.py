@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
 from libtorch_neuronx_lite import worker
 from libtorch_neuronx_lite.worker import JobError, WorkerError, WorkerPool
 from libtorch_neuronx_lite.worker.__main__ import main as worker_main
@@ -102,7 +103,7 @@ def test_a_job_that_does_not_exist_in_the_module(pool: WorkerPool) -> None:
 
 
 def test_only_listed_jobs_run(pool: WorkerPool) -> None:
-    with pytest.raises(ValueError, match="'os:abort' is not a worker job; the jobs are .*echo"):
+    with pytest.raises(ValueError, match=r"'os:abort' is not a worker job; the jobs are .*echo"):
         pool.run("os:abort", {}, {}, timeout=60, name="g")
 
 
@@ -194,11 +195,12 @@ def test_threads_share_two_workers() -> None:
 
 def test_waiting_for_a_worker_counts_as_time(pool: WorkerPool, tmp_path: Path) -> None:
     pool.run("echo", {}, {}, timeout=60, name="warm")
-    thread = threading.Thread(
-        target=lambda: pytest.raises(
-            WorkerError, pool.run, "spawn_and_hang", {}, {"file": str(tmp_path / "pid")}, timeout=4, name="slow"
-        )
-    )
+
+    def hang() -> None:
+        with pytest.raises(WorkerError):
+            pool.run("spawn_and_hang", {}, {"file": str(tmp_path / "pid")}, timeout=4, name="slow")
+
+    thread = threading.Thread(target=hang)
     thread.start()
     while not (tmp_path / "pid").exists():
         time.sleep(0.02)

@@ -70,7 +70,7 @@ _UNARY: dict[str, Callable[[Array], Array]] = {
     "round_nearest_afz": _round_half_away,
     "round_nearest_even": np.round,
     "rsqrt": lambda x: 1 / np.sqrt(x),
-    "sign": np.sign,
+    "sign": lambda x: np.where(x == 0, x, np.sign(x)),  # a zero keeps its sign
     "sine": np.sin,
     "sqrt": np.sqrt,
     "tanh": np.tanh,
