@@ -43,9 +43,16 @@ class Variable:
 
 
 def _flag(text: str) -> bool:
-    value = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}.get(
-        text.strip().lower()
-    )
+    value = {
+        "1": True,
+        "true": True,
+        "on": True,
+        "yes": True,
+        "0": False,
+        "false": False,
+        "off": False,
+        "no": False,
+    }.get(text.strip().lower())
     if value is None:
         raise ValueError("want 0 or 1")
     return value
@@ -91,7 +98,9 @@ TARGETS = ("trn1", "trn1n", "trn2", "trn3", "inf2", "host")
 
 _DECLARED = (
     # The compile cache.
-    Variable("NEURON_LIBTORCH_CACHE_ROOT", str, None, "Folder of the caches; compiled graphs are in neuron/compile_cache."),
+    Variable(
+        "NEURON_LIBTORCH_CACHE_ROOT", str, None, "Folder of the caches; compiled graphs are in neuron/compile_cache."
+    ),
     Variable("NEURON_LIBTORCH_REMOTE_CACHE", str, None, "Shared folder to fetch compiled graphs from on a local miss."),
     Variable("NEURON_LIBTORCH_DISABLE_COMPILE_CACHE", _flag, False, "Always compile."),
     Variable("NEURON_LIBTORCH_COMPILATION_TIMEOUT", _seconds, 600.0, "Seconds to wait for another process on one key."),
@@ -109,14 +118,18 @@ _DECLARED = (
     Variable("NEURON_LIBTORCH_RUNTIME", _choice("auto", "nrt", "host"), "auto", "Which runtime executes: chip or CPU."),
     Variable("NEURON_LIBTORCH_NRT_LIBRARY", str, None, "Path of libnrt.so.1, before the loader's own search."),
     Variable("NEURON_LIBTORCH_LOG_LEVEL", _level, "WARNING", "Least level of this package's log messages."),
-    Variable("NEURON_LIBTORCH_EAGER_FALLBACK", _choice("allow", "warn", "error"), "warn", "Eager operators on the CPU."),
+    Variable(
+        "NEURON_LIBTORCH_EAGER_FALLBACK", _choice("allow", "warn", "error"), "warn", "Eager operators on the CPU."
+    ),
     Variable("NEURON_LIBTORCH_EXECUTION_TIMEOUT", _seconds, None, "Seconds until a wait for the device gives up."),
     Variable("NEURON_LIBTORCH_HOST_MEMORY_LIMIT_MB", _count(1), None, "Memory of one host core, in MB."),
     Variable("NEURON_LIBTORCH_HOST_THREADS_PER_CORE", _count(1), None, "CPU threads of one host core."),
     Variable("NEURON_LIBTORCH_HOST_INLINE", _flag, False, "Small programs may run on the thread of their caller."),
     Variable("NEURON_LIBTORCH_HOST_CLAIM_DIR", str, None, "Folder of the files that claim host cores."),
     Variable("NEURON_LIBTORCH_HOST_FAULTS", str, None, "Faults for the host runtime to inject, for tests."),
-    Variable("NEURON_LIBTORCH_WORKER_MEMORY_MB", _count(64), 8192, "Resident memory at which a worker is ended, in MB."),
+    Variable(
+        "NEURON_LIBTORCH_WORKER_MEMORY_MB", _count(64), 8192, "Resident memory at which a worker is ended, in MB."
+    ),
     # Read by the runtime itself at its start; here for `neuron-lite info`.
     Variable("NEURON_RT_VISIBLE_CORES", str, None, "The neuron cores of this process, such as 0-3,6."),
     Variable("NEURON_RT_NUM_CORES", _count(1), None, "How many neuron cores this process takes."),

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from libtorch_neuronx_lite.compile.native_backend import register
 from torch.utils import _pytree as pytree
+
+from libtorch_neuronx_lite.compile.native_backend import register
 
 DEVICE = "neuron:0"
 

@@ -142,17 +142,31 @@ def test_mixed_dtypes_promote_as_in_eager() -> None:
 
 
 def test_matrix_products() -> None:
-    check(lambda a, b: (torch.addmm(b, a, b), torch.addmm(b, a, b, beta=0.5, alpha=2)), torch.randn(5, 5), torch.randn(5, 5))
-    check(lambda a, b: (a @ b, torch.einsum("bij,bjk->bik", a, b), torch.baddbmm(a, a, b)), torch.randn(2, 5, 5), torch.randn(2, 5, 5))
+    check(
+        lambda a, b: (torch.addmm(b, a, b), torch.addmm(b, a, b, beta=0.5, alpha=2)),
+        torch.randn(5, 5),
+        torch.randn(5, 5),
+    )
+    check(
+        lambda a, b: (a @ b, torch.einsum("bij,bjk->bik", a, b), torch.baddbmm(a, a, b)),
+        torch.randn(2, 5, 5),
+        torch.randn(2, 5, 5),
+    )
 
 
 IMAGE: dict[str, Callable[[torch.Tensor], Any]] = {
     "convolution": lambda x: F.conv2d(x, torch.ones(4, 3, 3, 3, device=x.device), padding=1, stride=2),
     "grouped convolution": lambda x: F.conv2d(x, torch.ones(6, 1, 3, 3, device=x.device), groups=3),
-    "transposed convolution": lambda x: F.conv_transpose2d(x, torch.ones(3, 4, 3, 3, device=x.device), stride=2, padding=1),
+    "transposed convolution": lambda x: F.conv_transpose2d(
+        x, torch.ones(3, 4, 3, 3, device=x.device), stride=2, padding=1
+    ),
     "max pooling": lambda x: (F.max_pool2d(x, 2), F.max_pool2d(x, 3, stride=2, padding=1)),
     "average pooling": lambda x: (F.avg_pool2d(x, 2), F.avg_pool2d(x, 3, stride=2, padding=1, count_include_pad=False)),
-    "adaptive pooling": lambda x: (F.adaptive_avg_pool2d(x, 1), F.adaptive_avg_pool2d(x, 3), F.adaptive_avg_pool2d(x, 4)),
+    "adaptive pooling": lambda x: (
+        F.adaptive_avg_pool2d(x, 1),
+        F.adaptive_avg_pool2d(x, 3),
+        F.adaptive_avg_pool2d(x, 4),
+    ),
     "group norm": lambda x: (F.group_norm(x, 3), F.instance_norm(x)),
     "interpolation": lambda x: (F.interpolate(x, scale_factor=2), F.interpolate(x, scale_factor=2, mode="bilinear")),
     "padding": lambda x: (F.pad(x, (1, 2)), F.pad(x, (1, 1, 1, 1), mode="reflect"), F.pad(x, (-1, -1))),

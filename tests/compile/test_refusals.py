@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from eager_oracle import DEVICE, compiled
+
 from libtorch_neuronx_lite import _errors
 from libtorch_neuronx_lite.compile import backend
 from libtorch_neuronx_lite.compile.native_backend import check_route, register
@@ -26,7 +27,9 @@ def _failure(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def test_gradients() -> None:
     module = torch.nn.Linear(3, 3).to(DEVICE)
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="neuron backend doesn't support events") as caught:
+    with pytest.raises(
+        torch._dynamo.exc.BackendCompilerFailed, match="neuron backend doesn't support events"
+    ) as caught:
         compiled(module)(torch.randn(2, 3, device=DEVICE))
     assert isinstance(caught.value.inner_exception, _errors.GradientError)
     assert "torch.no_grad()" in str(caught.value)
@@ -37,7 +40,9 @@ def test_grad_mode_without_anything_that_needs_gradients_compiles() -> None:
 
 
 def test_unsupported_operator(tmp_path: Path) -> None:
-    error = _failure(lambda x: torch.histc(x), torch.randn(3, device=DEVICE), options={"compiler_workdir": str(tmp_path)})
+    error = _failure(
+        lambda x: torch.histc(x), torch.randn(3, device=DEVICE), options={"compiler_workdir": str(tmp_path)}
+    )
     assert isinstance(error, _errors.UnsupportedOperatorError)
     assert error.operator == "aten.histc.default"
     assert HERE in error.source
@@ -64,7 +69,9 @@ def test_a_float64_value_inside_a_graph() -> None:
 
 
 def test_a_lowering_that_aborts_inside_mlir(tmp_path: Path) -> None:
-    error = _failure(lambda x: (x + 1).cfloat(), torch.ones(3, device=DEVICE), options={"compiler_workdir": str(tmp_path)})
+    error = _failure(
+        lambda x: (x + 1).cfloat(), torch.ones(3, device=DEVICE), options={"compiler_workdir": str(tmp_path)}
+    )
     assert isinstance(error, _errors.CompileError)
     assert "SIGABRT" in str(error)
     assert "aten._to_copy.default" in str(error)

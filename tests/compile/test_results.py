@@ -75,7 +75,9 @@ def test_a_zero_dimensional_cpu_tensor_is_moved_at_each_call() -> None:
 
 def test_moves_between_devices_inside_a_graph() -> None:
     with torch.no_grad():
-        there, back = compiled(lambda x: ((x * 2).cpu() + 1, (x * 2).cpu().to(x.device) + 1))(torch.ones(3, device=DEVICE))
+        there, back = compiled(lambda x: ((x * 2).cpu() + 1, (x * 2).cpu().to(x.device) + 1))(
+            torch.ones(3, device=DEVICE)
+        )
     assert (there.device.type, back.device.type) == ("cpu", "neuron")
     assert there.tolist() == back.cpu().tolist() == [3.0, 3.0, 3.0]
 

@@ -33,7 +33,7 @@ def _generate(model: Any, cache: Any, prompt: torch.Tensor, device: str) -> list
     logits, ids, start = [], prompt, 0
     for _ in range(4):
         places = torch.arange(start, start + ids.shape[1], device=device)[None]
-        out = model(input_ids=ids.to(device), past_key_values=cache, use_cache=True, position_ids=places)
+        out = model(input_ids=ids.to(device), cache=cache, use_cache=True, position_ids=places)
         logits.append(out.logits[:, -1].float().cpu())
         start += ids.shape[1]
         ids = logits[-1].argmax(-1, keepdim=True)

@@ -18,9 +18,9 @@ from .. import envs, worker
 from .._errors import CompileError
 from .._log import get_logger
 from ..fx_passes.prepare import PreparedGraph, prepare
-from ..stablehlo.lower import LoweredGraph, lower
 from ..runtime.execute_context import ExecutionMeta
 from ..runtime.plan import CallPlan, Window
+from ..stablehlo.lower import LoweredGraph, lower
 from . import cache, neuronx_cc, platform
 from .options import Options
 
@@ -39,7 +39,9 @@ class Lowered:
     name: str
 
 
-def compile(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+def compile(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
     """Compile an AOTAutograd inference graph and return `run(args: list) -> tuple`.
 
     Args:
@@ -76,7 +78,9 @@ def preprocess_and_validate_inputs(
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     if len(placeholders) != len(inputs):
-        raise CompileError(f"the graph has {len(placeholders)} placeholders and {len(inputs)} example inputs were given")
+        raise CompileError(
+            f"the graph has {len(placeholders)} placeholders and {len(inputs)} example inputs were given"
+        )
     for node, value in zip(placeholders, inputs, strict=True):
         sizes = value.shape if isinstance(value, torch.Tensor) else (value,)
         if any(isinstance(size, torch.SymInt) for size in sizes):

@@ -47,7 +47,9 @@ def graph_key(digest: str, *, target: str, compiler_args: Sequence[str], label: 
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def create_cache_hash(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None) -> str:
+def create_cache_hash(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: Mapping[str, Any] | None = None
+) -> str:
     """Return the key that compiling this inference graph with these options would have. Compiles nothing.
 
     The graph is lowered on a copy, so this costs what lowering costs.

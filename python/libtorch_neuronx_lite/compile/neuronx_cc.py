@@ -68,7 +68,9 @@ def compile_neff(module: str, workdir: Path, *, name: str, target: str, args: Se
     (workdir / "command.txt").write_text(shlex.join(line) + "\n", encoding="utf-8")
     limit: float = envs.NEURON_LIBTORCH_COMPILATION_TIMEOUT
     try:
-        done = subprocess.run(line, capture_output=True, text=True, errors="replace", timeout=limit, cwd=workdir, check=False)
+        done = subprocess.run(
+            line, capture_output=True, text=True, errors="replace", timeout=limit, cwd=workdir, check=False
+        )
     except subprocess.TimeoutExpired:
         raise CompileError(
             f"{COMMAND} did not finish the graph '{name}' in {limit:.0f} s; NEURON_LIBTORCH_COMPILATION_TIMEOUT sets the"

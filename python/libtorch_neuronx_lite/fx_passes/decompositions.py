@@ -94,6 +94,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.empty_strided.default: creation.empty_strided,
     aten.new_empty.default: creation.new_empty,
     aten.empty_like.default: creation.empty_like,
+    aten.diagonal.default: indexing.diagonal,
+    aten.diagonal_copy.default: indexing.diagonal,
     aten.sort.stable: indexing.sort_stable,
     aten.addmm.default: linear.addmm,
     aten.baddbmm.default: linear.baddbmm,

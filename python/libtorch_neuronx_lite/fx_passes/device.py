@@ -28,7 +28,9 @@ def graph_device(gm: fx.GraphModule) -> torch.device | None:
                 found.setdefault(leaf.device, node)
     if len(found) > 1:
         places = " and ".join(f"{device} (node '{node.name}')" for device, node in found.items())
-        raise CompileError(f"one graph works on one neuron core, this one uses {places}. Move its inputs to one device.")
+        raise CompileError(
+            f"one graph works on one neuron core, this one uses {places}. Move its inputs to one device."
+        )
     return next(iter(found), None)
 
 

@@ -26,6 +26,16 @@ def masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) ->
     return torch.where(mask, source.reshape(-1)[position].reshape(shape), x)
 
 
+def diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> torch.Tensor:
+    """Decompose `aten.diagonal` (a view, in a graph without mutation just a read) into one gather."""
+    dim1, dim2 = dim1 % x.dim(), dim2 % x.dim()
+    rows, columns = x.shape[dim1], x.shape[dim2]
+    count = max(min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns), 0)
+    places = torch.arange(count, device=x.device)
+    moved = x.movedim((dim1, dim2), (0, 1))
+    return moved[places + max(-offset, 0), places + max(offset, 0)].movedim(0, -1)
+
+
 def topk(
     x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -117,7 +127,9 @@ def scatter_reduce(
         combined, count = merge[reduce](combined.to(x.dtype), part), count + 1
     if reduce == "mean":
         divisor = count.clamp(min=1)
-        combined = combined / divisor if x.dtype.is_floating_point else torch.div(combined, divisor, rounding_mode="floor")
+        combined = (
+            combined / divisor if x.dtype.is_floating_point else torch.div(combined, divisor, rounding_mode="floor")
+        )
     combined = torch.where(count > (1 if include_self else 0), combined.to(x.dtype), part)
     for axis in reversed(range(x.dim() - 1)):
         lead = base[tuple(slice(0, size) for size in combined.shape[:axis])]

@@ -23,22 +23,16 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return matmul(a.float(), b.float()) if narrow else matmul(a, b)
 
 
-def addmm(
-    base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
-) -> torch.Tensor:
+def addmm(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
     """Decompose `aten.addmm`."""
     return _combine(base, _product(a, b), beta, alpha).to(a.dtype)
 
 
-def baddbmm(
-    base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
-) -> torch.Tensor:
+def baddbmm(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
     """Decompose `aten.baddbmm`."""
     return _combine(base, _product(a, b), beta, alpha).to(a.dtype)
 
 
-def addmv(
-    base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1
-) -> torch.Tensor:
+def addmv(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
     """Decompose `aten.addmv`."""
     return _combine(base, _product(a, b.unsqueeze(1)).squeeze(1), beta, alpha).to(a.dtype)

@@ -61,10 +61,10 @@ def prepare(gm: fx.GraphModule) -> PreparedGraph:
     argument_count = sum(node.op == "placeholder" for node in gm.graph.nodes)
     returned = next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
     infos = alias_info(len(returned) if isinstance(returned, (list, tuple)) else 1, argument_count)
+    check_dtypes(gm)
     device = graph_device(gm)
     results = plan_results(gm, take_mutations(gm), infos)
     constants = take_constants(gm)
-    check_dtypes(gm)
     gm.graph.eliminate_dead_code()
     has_rng_seed = add_seed(gm)
     drop_devices(gm)

@@ -98,6 +98,7 @@ def plan_results(gm: fx.GraphModule, mutations: Mutations, infos: Sequence[Alias
             results.outputs.append(node)
         return position_of[node]
 
+    owners = _storage_owners(graph)
     for position, node in enumerate(returned):
         if node is None:
             results.plan.append(("none", 0))
@@ -112,6 +113,13 @@ def plan_results(gm: fx.GraphModule, mutations: Mutations, infos: Sequence[Alias
         info = infos[position] if infos is not None else None
         base = _argument_behind(node, info, mutations, placeholders)
         node = mutations_value(node, mutations)
+        owner = owners.get(_storage(value)) if base is None else None
+        if owner is not None and _is_window(node, owner, returned):
+            results.layouts[position] = Layout(None, tuple(value.shape), tuple(value.stride()), value.storage_offset())
+            results.plan.append(("output", emit(owner)))
+            if value.device.type == "cpu":
+                results.on_cpu.add(position)
+            continue
         if base is not None:
             fake_base = fake_value(placeholders[base])
             if _same_window(value, fake_base):
@@ -125,15 +133,10 @@ def plan_results(gm: fx.GraphModule, mutations: Mutations, infos: Sequence[Alias
                 )
                 results.plan.append(("input", base))
             continue
-        if _is_dense_permutation(value) and not value.is_contiguous():
+        if not value.is_contiguous() and _is_dense_permutation(value):
             order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), -value.shape[d]))
-            editor = Editor(graph, fake_mode_of(graph), output)
-            node = editor.call(aten.permute.default, node, order)
-        if not value.is_contiguous():
-            offset = 0
-            results.layouts[position] = Layout(None, tuple(value.shape), tuple(value.stride()), offset)
-            if not _is_dense_permutation(value):
-                del results.layouts[position]
+            node = Editor(graph, fake_mode_of(graph), output).call(aten.permute.default, node, order)
+            results.layouts[position] = Layout(None, tuple(value.shape), tuple(value.stride()), 0)
         if value.device.type == "cpu":
             results.on_cpu.add(position)
         results.plan.append(("output", emit(node)))
@@ -159,6 +162,38 @@ def _argument_behind(
         return info.base if info.kind in ("is_input", "alias_of_input") else None
     argument = mutations.written.get(node, node)
     return placeholders.index(argument) if argument.op == "placeholder" else None
+
+
+def _storage(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+def _storage_owners(graph: fx.Graph) -> dict[int, fx.Node]:
+    """Return, for each storage, the node that made it, where that is a contiguous tensor that fills it.
+
+    Eager results that are views of one tensor share its memory; AOTAutograd keeps track of that only where gradients
+    need it, so it is read from the fake storages here.
+    """
+    owners: dict[int, fx.Node] = {}
+    seen: set[int] = set()
+    for node in graph.nodes:
+        value = fake_value(node)
+        if not isinstance(value, torch.Tensor) or node.op == "output":
+            continue
+        key = _storage(value)
+        fills = value.is_contiguous() and value.numel() * value.element_size() == value.untyped_storage().nbytes()
+        if key not in seen and node.op == "call_function" and fills and value.storage_offset() == 0:
+            owners[key] = node
+        seen.add(key)
+    return owners
+
+
+def _is_window(node: fx.Node, owner: fx.Node, returned: Sequence[Any]) -> bool:
+    """Tell whether a result is given out as a window on `owner`: it is returned too, or has the same elements."""
+    value, whole = fake_value(node), fake_value(owner)
+    if owner is node or value.dtype != whole.dtype:
+        return False
+    return owner in returned or (value.numel() == whole.numel() and not value.is_contiguous())
 
 
 def _same_window(value: torch.Tensor, base: torch.Tensor) -> bool:

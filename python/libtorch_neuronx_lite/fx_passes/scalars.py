@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives Python numbers in operators the dtype that eager computes with: no f64, no early rounding to bf16.
 
-Eager on the CPU multiplies a bf16 tensor by the f32 value of a number and rounds once; a lowering that makes the number
-bf16 first rounds twice. A comparison with a number takes the promoted dtype of both, never f64. After this pass binary
+Eager on the CPU multiplies a bf16 tensor by the f32 value of a number and rounds once, but adds the number's bf16
+value; a lowering that makes every number bf16 first rounds products twice. A comparison with a number takes the promoted dtype of both, never f64. After this pass binary
 operators have tensor operands of one dtype, which is the form with the plainest lowering.
 """
 
@@ -36,6 +36,7 @@ _COMPARISONS: dict[Any, Any] = {
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
     for op in (getattr(aten, name).Scalar, getattr(aten, name).Tensor)
 }
+_ADDITIVE = (aten.add.Tensor, aten.sub.Tensor)
 _NARROW = (torch.bfloat16, torch.float16)
 # Numbers for which torch-mlir has a shorter form.
 _POWERS = (0.5, 2, 3)
@@ -63,9 +64,17 @@ def make_operands(gm: fx.GraphModule) -> None:
             if alpha == 1 and all(isinstance(o, torch.Tensor) and o.dtype == result.dtype for o in operands):
                 continue
             dtype = result.dtype
-            if dtype in _NARROW and (alpha != 1 or not all(_fits(operand, dtype) for operand in operands)):
-                dtype = torch.float32
-            left, right = (_operand(editor, arg, dtype) for arg in node.args[:2])
+            numbers = list(node.args[:2])
+            if dtype in _NARROW:
+                if arithmetic in _ADDITIVE:
+                    # Eager rounds the number and alpha to the narrow dtype, then adds in f32 and rounds once.
+                    numbers = [_rounded(arg, dtype) for arg in numbers]
+                    alpha = _rounded(alpha, dtype)
+                if alpha != 1 or (
+                    not all(_fits(operand, dtype) for operand in operands) and arithmetic not in _ADDITIVE
+                ):
+                    dtype = torch.float32
+            left, right = (_operand(editor, arg, dtype) for arg in numbers)
             if alpha != 1:
                 right = editor.call(aten.mul.Tensor, right, _operand(editor, alpha, dtype))
             new = _cast(editor, editor.call(arithmetic, left, right), result.dtype)
@@ -84,6 +93,10 @@ def _fits(operand: Any, dtype: torch.dtype) -> bool:
     if isinstance(operand, torch.Tensor):
         return operand.dtype == dtype
     return bool(torch.tensor(operand, dtype=dtype, device="cpu").item() == operand)
+
+
+def _rounded(arg: Any, dtype: torch.dtype) -> Any:
+    return arg if isinstance(arg, fx.Node) else torch.tensor(arg, dtype=dtype, device="cpu").item()
 
 
 def _operand(editor: Editor, arg: Any, dtype: torch.dtype) -> fx.Node:

@@ -33,9 +33,9 @@ def cumprod(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> t
     return y.to(out)
 
 
-def _running(x: torch.Tensor, dim: int, later: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> tuple[
-    torch.Tensor, torch.Tensor
-]:
+def _running(
+    x: torch.Tensor, dim: int, later: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the running extreme and the index of its latest occurrence, as PyTorch's CPU kernel does."""
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)

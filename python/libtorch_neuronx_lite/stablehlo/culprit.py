@@ -68,7 +68,9 @@ def _dies(node: fx.Node) -> bool:
     graph.output((copied,))
     try:
         module = import_graph(fx.GraphModule({}, graph))
-        worker.run("stablehlo.pipeline:lower", {"torch": module}, {"aliases": [], "name": "one"}, timeout=_ONE, name="one")
+        worker.run(
+            "stablehlo.pipeline:lower", {"torch": module}, {"aliases": [], "name": "one"}, timeout=_ONE, name="one"
+        )
     except worker.WorkerError:
         return True
     except Exception:  # any other failure is not the one that is looked for

@@ -70,7 +70,9 @@ def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: 
     return LoweredGraph(result.blobs["stablehlo"], result.info["digest"], result.info["operations"])
 
 
-def _explain(gm: fx.GraphModule, name: str, text: str, error: worker.JobError | worker.WorkerError, repro_dir: Path) -> CompileError:
+def _explain(
+    gm: fx.GraphModule, name: str, text: str, error: worker.JobError | worker.WorkerError, repro_dir: Path
+) -> CompileError:
     repro = error.repro or write_graph(gm, name, repro_dir)
     if isinstance(error, worker.JobError) and error.kind == "unsupported-op" and error.op is not None:
         failure: CompileError = unsupported(gm, error.op, "torch-mlir has no lowering for this use of it")
@@ -78,7 +80,9 @@ def _explain(gm: fx.GraphModule, name: str, text: str, error: worker.JobError | 
         culprit = find_culprit(gm) if isinstance(error, worker.WorkerError) else None
         blame = ""
         if culprit is not None:
-            blame = f"operator {culprit.target}, used at {source_line(culprit) or 'an unknown line'}, ends the compiler. "
+            blame = (
+                f"operator {culprit.target}, used at {source_line(culprit) or 'an unknown line'}, ends the compiler. "
+            )
         failure = CompileError(f"lowering the graph '{name}' to StableHLO failed: {blame}{text}")
     failure.attach_repro(repro)
     return failure

@@ -94,7 +94,9 @@ def _run(context: ir.Context, module: ir.Module, passes: str) -> None:
             name, location = (left.name, str(left.location)) if left is not None else (None, location)
         if name is not None and name.startswith("torch."):
             name = name.removeprefix("torch.")
-            raise JobError("unsupported-op", f"{name} has no lowering to StableHLO", op=name, location=location) from None
+            raise JobError(
+                "unsupported-op", f"{name} has no lowering to StableHLO", op=name, location=location
+            ) from None
         raise JobError("lowering", message, location=location) from None
     finally:
         handler.detach()
