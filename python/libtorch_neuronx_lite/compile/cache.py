@@ -57,7 +57,7 @@ def create_cache_hash(
     from . import backend
 
     graph = fx.Graph()
-    copied = graph.graph_copy(gm.graph, {}, return_output_node=True)
+    copied: Any = graph.graph_copy(gm.graph, {}, return_output_node=True)
     if copied is not None:
         value, output = copied
         graph.output(value).meta.update(output.meta)

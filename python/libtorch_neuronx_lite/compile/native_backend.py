@@ -43,8 +43,8 @@ def check_route(route: str) -> None:
         )
     choices = (*_NATIVE, _HLO)
     raise OptionError(
-        f"VLLM_NEURON_BACKEND={route!r} is not a compile route.{nearest(route, choices)} The choices are neuron_native (the"
-        f" default), its alias neuron, and {_HLO} (deprecated)."
+        f"VLLM_NEURON_BACKEND={route!r} is not a compile route.{nearest(route, choices)} The choices are neuron_native"
+        f" (the default), its alias neuron, and {_HLO} (deprecated)."
     )
 
 

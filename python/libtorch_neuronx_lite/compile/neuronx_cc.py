@@ -73,8 +73,8 @@ def compile_neff(module: str, workdir: Path, *, name: str, target: str, args: Se
         )
     except subprocess.TimeoutExpired:
         raise CompileError(
-            f"{COMMAND} did not finish the graph '{name}' in {limit:.0f} s; NEURON_LIBTORCH_COMPILATION_TIMEOUT sets the"
-            " limit",
+            f"{COMMAND} did not finish the graph '{name}' in {limit:.0f} s; NEURON_LIBTORCH_COMPILATION_TIMEOUT"
+            " sets the limit",
             graph,
         ) from None
     if done.returncode != 0 or not neff.is_file():

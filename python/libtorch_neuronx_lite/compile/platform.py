@@ -43,8 +43,8 @@ def get_platform_target() -> str:
     if chip in CHIPS:
         return chip
     raise OptionError(
-        f"the chip of this host is not known: {_PRODUCT} says {product!r}. Set NEURON_PLATFORM_TARGET_OVERRIDE to one of"
-        f" {', '.join(TARGETS)}."
+        f"the chip of this host is not known: {_PRODUCT} says {product!r}. Set NEURON_PLATFORM_TARGET_OVERRIDE to one"
+        f" of {', '.join(TARGETS)}."
     )
 
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs AOTAutograd on a Dynamo graph: an inference graph for each set of concrete sizes, or the reason there is none."""
+"""Runs AOTAutograd on a Dynamo graph: an inference graph for each set of concrete sizes, or a refusal."""
 
 from __future__ import annotations
 
 import copy
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
@@ -54,7 +54,7 @@ def _trace_concrete(gm: fx.GraphModule, inputs: Sequence[Any], compiler: GraphCo
         list(inputs),
         fw_compiler=_refuse_gradients,
         bw_compiler=_refuse_gradients,
-        inference_compiler=compiler,
+        inference_compiler=cast(Any, compiler),
         partition_fn=_refuse_gradients,
         decompositions=decomposition_table(),
         keep_inference_input_mutations=True,

@@ -15,7 +15,7 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 def absolute(x: torch.Tensor) -> torch.Tensor:
     """Decompose `aten.abs` of integers, which torch-mlir lowers for floats only."""
     if x.dtype.is_floating_point or x.dtype.is_complex:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     return x.clone() if not x.dtype.is_signed else torch.where(x < 0, -x, x)
 
 

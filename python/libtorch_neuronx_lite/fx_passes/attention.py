@@ -35,15 +35,15 @@ def scaled_dot_product_attention(
     columns, value_width = key.shape[-2], value.shape[-1]
     scale = 1.0 / math.sqrt(width) if scale is None else scale
 
-    lead = torch.broadcast_shapes(key.shape[:-2], value.shape[:-2])
+    lead = torch.broadcast_shapes(key.shape[:-2], value.shape[:-2])  # type: ignore[no-untyped-call]
     grouped = enable_gqa and query.dim() >= 3 and query.shape[-3] != lead[-1]
     if grouped:
         groups = query.shape[-3] // lead[-1]
-        query_lead = (*torch.broadcast_shapes(query.shape[:-3], lead[:-1]), query.shape[-3])
+        query_lead = (*torch.broadcast_shapes(query.shape[:-3], lead[:-1]), query.shape[-3])  # type: ignore[no-untyped-call]
         lead = (*query_lead[:-1], lead[-1])
     else:
         groups = 1
-        lead = query_lead = torch.broadcast_shapes(query.shape[:-2], lead)
+        lead = query_lead = torch.broadcast_shapes(query.shape[:-2], lead)  # type: ignore[no-untyped-call]
     batch = math.prod(lead)
 
     q = query.expand(*query_lead, rows, width).reshape(batch, groups * rows, width)

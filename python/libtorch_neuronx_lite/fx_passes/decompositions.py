@@ -112,7 +112,7 @@ def decomposition_table() -> dict[Any, Callable[..., Any]]:
     kept = {*RANDOM, *_WHOLE}
     table: dict[Any, Callable[..., Any]] = {
         op: function
-        for op, function in core_aten_decompositions().items()
+        for op, function in core_aten_decompositions().items()  # type: ignore[no-untyped-call]
         if getattr(op, "overloadpacket", op) not in kept
     }
     table.update(get_decompositions(list(_EXTRA)))

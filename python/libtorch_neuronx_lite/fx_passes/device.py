@@ -54,5 +54,7 @@ def drop_devices(gm: fx.GraphModule) -> None:
 
 
 def _bypass(graph: fx.Graph, node: fx.Node) -> None:
-    node.replace_all_uses_with(node.args[0])
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    node.replace_all_uses_with(source)
     graph.erase_node(node)

@@ -29,16 +29,16 @@ def _wide(x: torch.Tensor) -> torch.Tensor:
 def divide(a: Operand, b: Operand, *, rounding_mode: str | None) -> torch.Tensor:
     """Decompose `aten.div.Tensor_mode` and `aten.div.Scalar_mode`."""
     if rounding_mode is None:
-        return aten.div.Tensor(a, b)
+        return aten.div.Tensor(a, b)  # type: ignore[no-any-return]
     x, y, dtype = _operands(a, b)
     if dtype == torch.bool or dtype.is_complex:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     if not dtype.is_floating_point:
         if rounding_mode == "trunc":
             # Two integer tensors: the form that lowers to one integer division.
             return NotImplemented if a is x and b is y else aten.div.Tensor_mode(x, y, rounding_mode="trunc")
         quotient = aten.div.Tensor_mode(x, y, rounding_mode="trunc")
-        return quotient - _crosses(torch.fmod(x, y), y).to(dtype)
+        return quotient - _crosses(torch.fmod(x, y), y).to(dtype)  # type: ignore[no-any-return]
     x, y = _wide(x), _wide(y)
     if rounding_mode == "trunc":
         return torch.trunc(x / y).to(dtype)
@@ -70,7 +70,7 @@ def remainder(a: Operand, b: Operand) -> torch.Tensor:
     """Decompose `aten.remainder`: the result has the divisor's sign."""
     x, y, dtype = _operands(a, b)
     if dtype == torch.bool:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     x, y = _wide(x), _wide(y)
     rest = torch.fmod(x, y)
     return torch.where(_crosses(rest, y), rest + y, rest).to(dtype)

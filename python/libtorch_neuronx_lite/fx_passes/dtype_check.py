@@ -40,6 +40,6 @@ def _refuse(node: fx.Node, value: torch.Tensor) -> None:
     else:
         role, line = f"node '{node.name}' ({node.target})", source_line(node)
     raise UnsupportedDtypeError(
-        f"{role} of the compiled graph has dtype {name}, which the neuron device computes with only eagerly, through the"
-        f" CPU (at {line or 'an unknown line'}). Use {_REMEDY[value.dtype]}, or keep this part out of torch.compile."
+        f"{role} of the compiled graph has dtype {name}, which the neuron device computes with only eagerly, through"
+        f" the CPU (at {line or 'an unknown line'}). Use {_REMEDY[value.dtype]}, or leave this part uncompiled."
     )

@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
 def index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Decompose `aten.index_copy` into `index_put`."""
     if x.dim() == 0:
-        return torch.ops.aten.index_put(x.unsqueeze(0), [index.reshape(-1)], source.reshape(-1)).squeeze(0)
+        return torch.ops.aten.index_put(x.unsqueeze(0), [index.reshape(-1)], source.reshape(-1)).squeeze(0)  # type: ignore[no-any-return]
     dim %= x.dim()
     indices: list[torch.Tensor | None] = [None] * dim + [index.reshape(-1)]
-    return torch.ops.aten.index_put(x, indices, source)
+    return torch.ops.aten.index_put(x, indices, source)  # type: ignore[no-any-return]
 
 
 def masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
     """Decompose `aten.masked_scatter`: the n-th true element takes the n-th element of source."""
-    shape = torch.broadcast_shapes(x.shape, mask.shape)
+    shape = torch.broadcast_shapes(x.shape, mask.shape)  # type: ignore[no-untyped-call]
     mask, x = mask.expand(shape), x.expand(shape)
     if source.numel() == 0 or x.numel() == 0:
         return x.clone()
@@ -39,7 +41,7 @@ def diagonal(x: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> 
 def topk(
     x: torch.Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decompose `aten.topk` into a sort (stable once lowered) and a slice; indices are int64, equal values keep their order."""
+    """Decompose `aten.topk` into a sort (stable once lowered) and a slice; indices are int64."""
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
     values, indices = torch.ops.aten.sort.default(x, dim, largest)
@@ -52,7 +54,7 @@ def sort_stable(
     """Decompose `aten.sort.stable` into the form torch-mlir knows; the lowering makes every sort stable."""
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    return torch.ops.aten.sort.default(x, dim, descending)
+    return torch.ops.aten.sort.default(x, dim, descending)  # type: ignore[no-any-return]
 
 
 def argsort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> torch.Tensor:
@@ -94,8 +96,8 @@ def scatter_reduce(
 ) -> torch.Tensor:
     """Decompose `aten.scatter_reduce.two` into a masked reduction over the scattered dimension.
 
-    The reduction is dense (target size times index size along `dim`): the StableHLO lowering of the sparse form does not
-    exist for every kind.
+    The reduction is dense (target size times index size along `dim`): the sparse form has no lowering for every
+    kind.
     """
     if reduce == "sum" and include_self:
         return x.scatter_add(dim, index, source)
@@ -110,20 +112,27 @@ def scatter_reduce(
     places = torch.arange(x.shape[dim], device=x.device, dtype=index.dtype)
     hits = index.movedim(dim, -1).unsqueeze(-1) == places
     values = source.movedim(dim, -1).unsqueeze(-1)
-    start = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
+    start: Any = {"sum": 0, "mean": 0, "prod": 1}.get(reduce)
     if start is None:
         info = torch.finfo(x.dtype) if x.dtype.is_floating_point else torch.iinfo(x.dtype)
         top, bottom = (torch.inf, -torch.inf) if x.dtype.is_floating_point else (info.max, info.min)
         start = bottom if reduce == "amax" else top
     filled = torch.where(hits, values, torch.full((), start, dtype=x.dtype, device=x.device))
     count = hits.sum(-2)
-    combined = {"sum": lambda t: t.sum(-2), "mean": lambda t: t.sum(-2), "prod": lambda t: t.prod(-2),
-                "amax": lambda t: t.amax(-2), "amin": lambda t: t.amin(-2)}[reduce](filled)  # fmt: skip
+    reductions: dict[str, Any] = {"sum": lambda t: t.sum(-2), "mean": lambda t: t.sum(-2), "prod": lambda t: t.prod(-2),
+                "amax": lambda t: t.amax(-2), "amin": lambda t: t.amin(-2)}  # fmt: skip
+    combined = reductions[reduce](filled)
     # The target may be larger than the index in the other dimensions: those places keep their value.
     base = x.movedim(dim, -1)
     part = base[tuple(slice(0, size) for size in combined.shape)]
     if include_self:
-        merge = {"sum": torch.add, "mean": torch.add, "prod": torch.mul, "amax": torch.maximum, "amin": torch.minimum}
+        merge: dict[str, Any] = {
+            "sum": torch.add,
+            "mean": torch.add,
+            "prod": torch.mul,
+            "amax": torch.maximum,
+            "amin": torch.minimum,
+        }
         combined, count = merge[reduce](combined.to(x.dtype), part), count + 1
     if reduce == "mean":
         divisor = count.clamp(min=1)

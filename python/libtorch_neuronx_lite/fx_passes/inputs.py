@@ -25,10 +25,9 @@ def take_inputs(gm: fx.GraphModule, aliased: set[int]) -> tuple[list[int], set[i
     for index, node in enumerate(placeholders):
         value = fake_value(node)
         is_tensor = isinstance(value, torch.Tensor)
-        if not is_tensor or (not node.users and index not in aliased):
-            if not node.users:
-                gm.graph.erase_node(node)
-                continue
+        if not node.users and index not in aliased:
+            gm.graph.erase_node(node)
+            continue
         kept.append(index)
         if is_tensor and value.device.type == "cpu":
             on_cpu.add(index)

@@ -73,6 +73,6 @@ def _like(gm: fx.GraphModule, node: fx.Node, argument: fx.Node, value: fx.Node) 
 def _not_an_argument(node: fx.Node) -> CompileError:
     return CompileError(
         f"node '{node.name}' ({node.target}) writes into a value that is not an input of the graph"
-        f" (at {source_line(node) or 'an unknown line'}). Write into the input tensor itself, or make the write part of an"
-        " expression (torch.where, index_put, scatter)."
+        f" (at {source_line(node) or 'an unknown line'}). Write into the input tensor itself, or make the write part of"
+        " an expression (torch.where, index_put, scatter)."
     )

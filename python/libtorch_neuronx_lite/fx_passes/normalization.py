@@ -30,7 +30,7 @@ def mean(
     """Decompose `aten.mean.dim`."""
     out = dtype or x.dtype
     if out.is_complex or not out.is_floating_point:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     dims = _dims(dim, x.dim())
     total = torch.sum(x.to(_compute_dtype(out)), dims, keepdim) if x.dim() else x.to(_compute_dtype(out))
     return (total / _count(x, dims)).to(out)
@@ -63,7 +63,7 @@ def var(
 ) -> torch.Tensor:
     """Decompose `aten.var.correction`."""
     if x.dtype.is_complex:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     return _moments(x, dim, correction, keepdim)[0].to(x.dtype)
 
 
@@ -72,7 +72,7 @@ def std(
 ) -> torch.Tensor:
     """Decompose `aten.std.correction`."""
     if x.dtype.is_complex:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     return _moments(x, dim, correction, keepdim)[0].sqrt().to(x.dtype)
 
 
@@ -81,7 +81,7 @@ def var_mean(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Decompose `aten.var_mean.correction`."""
     if x.dtype.is_complex:
-        return NotImplemented
+        return NotImplemented  # type: ignore[no-any-return]
     variance, average = _moments(x, dim, correction, keepdim)
     return variance.to(x.dtype), average.to(x.dtype)
 

@@ -23,7 +23,8 @@ class PreparedGraph:
     """A graph ready to be lowered, and how a call's arguments and results map to the executable's.
 
     Attributes:
-        gm: `gm.graph` is what counts, its generated code is stale; placeholders are the executable's inputs, in order; the output node lists its outputs.
+        gm: `gm.graph` is what counts, its generated code is stale; placeholders are the
+            executable's inputs, in order; the output node lists its outputs.
         device: the neuron device of the graph, or None when every tensor in it is on the CPU.
         arguments: for each input (the seed excepted) the index of the argument; indices from `argument_count` on are
             `constants`.

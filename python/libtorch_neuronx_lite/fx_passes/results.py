@@ -115,7 +115,9 @@ def plan_results(gm: fx.GraphModule, mutations: Mutations, infos: Sequence[Alias
         node = mutations_value(node, mutations)
         owner = owners.get(_storage(value)) if base is None else None
         if owner is not None and _is_window(node, owner, returned):
-            results.layouts[position] = Layout(None, tuple(value.shape), tuple(value.stride()), value.storage_offset())
+            results.layouts[position] = Layout(
+                None, tuple(value.shape), tuple(value.stride()), int(value.storage_offset())
+            )
             results.plan.append(("output", emit(owner)))
             if value.device.type == "cpu":
                 results.on_cpu.add(position)
@@ -134,7 +136,7 @@ def plan_results(gm: fx.GraphModule, mutations: Mutations, infos: Sequence[Alias
                 results.plan.append(("input", base))
             continue
         if not value.is_contiguous() and _is_dense_permutation(value):
-            order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), -value.shape[d]))
+            order = sorted(range(value.dim()), key=lambda d: (value.stride(d), value.shape[d]), reverse=True)
             node = Editor(graph, fake_mode_of(graph), output).call(aten.permute.default, node, order)
             results.layouts[position] = Layout(None, tuple(value.shape), tuple(value.stride()), 0)
         if value.device.type == "cpu":
@@ -165,7 +167,7 @@ def _argument_behind(
 
 
 def _storage(value: torch.Tensor) -> int:
-    return value.untyped_storage()._cdata
+    return value.untyped_storage()._cdata  # type: ignore[no-any-return]
 
 
 def _storage_owners(graph: fx.Graph) -> dict[int, fx.Node]:

@@ -265,7 +265,9 @@ def add_seed(gm: fx.GraphModule) -> bool:
 def _replace(graph: fx.Graph, node: fx.Node, drawn: Any) -> None:
     if isinstance(drawn, (tuple, list)):
         for user in list(node.users):
-            user.replace_all_uses_with(drawn[user.args[1]])
+            place = user.args[1]
+            assert isinstance(place, int)
+            user.replace_all_uses_with(drawn[place])
             graph.erase_node(user)
     else:
         node.replace_all_uses_with(drawn)

@@ -2,8 +2,9 @@
 """Gives Python numbers in operators the dtype that eager computes with: no f64, no early rounding to bf16.
 
 Eager on the CPU multiplies a bf16 tensor by the f32 value of a number and rounds once, but adds the number's bf16
-value; a lowering that makes every number bf16 first rounds products twice. A comparison with a number takes the promoted dtype of both, never f64. After this pass binary
-operators have tensor operands of one dtype, which is the form with the plainest lowering.
+value; a lowering that makes every number bf16 first rounds products twice. A comparison with a number takes the
+promoted dtype of both, never f64. After this pass binary operators have tensor operands of one dtype, the form with the
+plainest lowering.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def make_operands(gm: fx.GraphModule) -> None:
             left, right = (_operand(editor, arg, dtype) for arg in numbers)
             if alpha != 1:
                 right = editor.call(aten.mul.Tensor, right, _operand(editor, alpha, dtype))
-            new = _cast(editor, editor.call(arithmetic, left, right), result.dtype)
+            new = _cast(editor, editor.call(_ARITHMETIC[node.target], left, right), result.dtype)
         node.replace_all_uses_with(new)
         gm.graph.erase_node(node)
 

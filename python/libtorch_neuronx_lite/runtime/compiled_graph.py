@@ -91,7 +91,11 @@ def _replaced(args: Arguments, plan: CallPlan, meta: ExecutionMeta) -> tuple[Any
     if context is None or context.execute_hook is None:
         return None
     outputs = context.execute_hook(_inputs(args, plan), meta)
-    chosen = {"output": lambda k: outputs[k], "input": lambda i: args[i], "none": lambda _: None}
+    chosen: dict[str, Callable[[int], Any]] = {
+        "output": lambda k: outputs[k],
+        "input": lambda i: args[i],
+        "none": lambda _: None,
+    }
     return _finisher(plan)(args, [chosen[kind](index) for kind, index in plan.results])
 
 

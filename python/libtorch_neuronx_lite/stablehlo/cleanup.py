@@ -98,12 +98,12 @@ def _static(op: ir.Operation) -> None:
 
 def _dot(op: ir.Operation) -> None:
     """dot_general of two operands widened from bf16 or f16 to f32 -> one that reads them narrow and returns f32."""
-    narrow = [_widened_from(operand) for operand in op.operands]
-    if any(value is None for value in narrow) or narrow[0].type.element_type != narrow[1].type.element_type:
+    left, right = (_widened_from(operand) for operand in op.operands)
+    if left is None or right is None or left.type.element_type != right.type.element_type:
         return
     names = ("dot_dimension_numbers", "precision_config", "algorithm")
     attributes = {name: op.attributes[name] for name in names if name in op.attributes}
-    _replace(op, "stablehlo.dot_general", narrow, attributes)
+    _replace(op, "stablehlo.dot_general", [left, right], attributes)
 
 
 def _widened_from(value: ir.Value) -> ir.Value | None:
@@ -119,9 +119,9 @@ def _widened_from(value: ir.Value) -> ir.Value | None:
 def _erase_unused(block: ir.Block) -> None:
     for op in reversed(list(block.operations)):
         operation = op.operation
-        if operation.name.startswith(("stablehlo.", "chlo.", "arith.")) and operation.name not in _EFFECTS:
-            if all(not list(result.uses) for result in operation.results):
-                operation.erase()
+        is_pure = operation.name.startswith(("stablehlo.", "chlo.", "arith.")) and operation.name not in _EFFECTS
+        if is_pure and not any(list(result.uses) for result in operation.results):
+            operation.erase()
 
 
 def _sort(op: ir.Operation) -> None:

@@ -79,7 +79,7 @@ def find_node(gm: fx.GraphModule, name: str) -> fx.Node | None:
         if isinstance(node.target, torch._ops.OpOverload):
             full = str(node.target)
             if full == name or full == f"{name}.default" or full.rpartition(".")[0] == name:
-                return node
+                return node  # type: ignore[no-any-return]
     return None
 
 

@@ -33,8 +33,8 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
 
     Returns:
         `stablehlo`: a module of StableHLO, CHLO and func operations; argument i of `main` carries
-        `tf.aliasing_output = k` where output k is that argument's memory. The second value holds `operations`, their count, and
-        `digest`, of the text without locations.
+        `tf.aliasing_output = k` where output k is that argument's memory. The second value holds
+        `operations`, their count, and `digest`, of the text without locations.
     """
     context = ir.Context()
     torch_dialect.register_dialect(context)
