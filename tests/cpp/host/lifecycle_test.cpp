@@ -15,10 +15,18 @@ namespace {
 
 constexpr int64_t kBig = 1 << 17;  // f32 elements: work that takes a while
 
-// A folder of claims for one test, so that other work on this machine does not meddle.
+// A folder of claims for one test, so that other work on this machine does not meddle. Removed when this process ends.
 std::string claim_folder() {
+  struct Folders {
+    ~Folders() {
+      for (const std::string& path : paths) std::filesystem::remove_all(path);
+    }
+    std::vector<std::string> paths;
+  };
+  static Folders folders;
   char path[] = "/tmp/nrt-host-claims-XXXXXX";
-  return mkdtemp(path);
+  folders.paths.push_back(mkdtemp(path));
+  return folders.paths.back();
 }
 
 TEST(Lifecycle, CallsBeforeInitAreRefusedAndCountsAnswer) {
