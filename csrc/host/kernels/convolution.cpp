@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // convolution: every StableHLO form is brought to ATen's (oneDNN's) by views where possible, by one copy where not.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/copy_native.h>
+#include <ATen/ops/imag.h>
+#include <ATen/ops/real.h>
+#include <ATen/ops/sub.h>
 #include <ATen/ops/zero_native.h>
 
 #include <algorithm>
@@ -38,8 +43,9 @@ at::Tensor arranged(const StepContext& step, const at::Tensor& tensor, const cha
 
 // ATen convolves over one to three dimensions; a convolution over none gets one of size 1.
 at::Tensor with_spatial(const at::Tensor& tensor) {
-  return tensor.dim() > 2 ? tensor : rewindow(tensor, {tensor.size(0), tensor.size(1), 1},
-                                              {tensor.stride(0), tensor.stride(1), 1}, tensor.storage_offset());
+  return tensor.dim() > 2 ? tensor
+                          : rewindow(tensor, {tensor.size(0), tensor.size(1), 1},
+                                     {tensor.stride(0), tensor.stride(1), 1}, tensor.storage_offset());
 }
 
 bool pads_by_itself(const std::vector<WindowDim>& dims) {
@@ -94,7 +100,8 @@ Padded written_out(const at::Tensor& x, std::vector<WindowDim>& dims, at::Scalar
 
 // The groups of a batch_group_count become groups of features: [g * n, c, ...] is [n, g * c, ...].
 Padded groups_as_features(const at::Tensor& x, int64_t groups) {
-  Dims sizes{x.size(0) / groups, groups, x.size(1)}, strides{x.stride(0), x.stride(0) * (x.size(0) / groups), x.stride(1)};
+  Dims sizes{x.size(0) / groups, groups, x.size(1)},
+      strides{x.stride(0), x.stride(0) * (x.size(0) / groups), x.stride(1)};
   Dims merged{x.size(0) / groups, groups * x.size(1)};
   for (int64_t d = 2; d < x.dim(); ++d) {
     sizes.push_back(x.size(d));
@@ -104,8 +111,9 @@ Padded groups_as_features(const at::Tensor& x, int64_t groups) {
   at::Tensor dense = StepContext::scratch(sizes, x.scalar_type());
   Dims merged_strides{dense.stride(0), dense.stride(2)};
   for (int64_t d = 3; d < dense.dim(); ++d) merged_strides.push_back(dense.stride(d));
-  return {rewindow(dense, merged, merged_strides, 0),
-          [dense, from = rewindow(x, sizes, strides, x.storage_offset())]() mutable { at::native::copy_(dense, from); }};
+  return {
+      rewindow(dense, merged, merged_strides, 0),
+      [dense, from = rewindow(x, sizes, strides, x.storage_offset())]() mutable { at::native::copy_(dense, from); }};
 }
 
 // The kernel turned around in the spatial dimensions that window_reversal names.
@@ -149,24 +157,43 @@ at::ScalarType compute_type(const StepContext& step, const at::Tensor& x, const 
     }
     return at::kDouble;
   }
-  step.require(c10::isComplexType(type) == c10::isComplexType(y.scalar_type()) &&
-                   !c10::isIntegralType(y.scalar_type(), true),
-               "operands of ", c10::toString(type), " with a result of ", c10::toString(y.scalar_type()));
-  if (type == y.scalar_type() && (type == at::kBFloat16 || type == at::kDouble || c10::isComplexType(type))) return type;
+  step.require(
+      c10::isComplexType(type) == c10::isComplexType(y.scalar_type()) && !c10::isIntegralType(y.scalar_type(), true),
+      "operands of ", c10::toString(type), " with a result of ", c10::toString(y.scalar_type()));
+  if (type == y.scalar_type() && (type == at::kBFloat16 || type == at::kDouble || c10::isComplexType(type)))
+    return type;
   return type == at::kDouble || y.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+struct Geometry {
+  Dims strides, padding, dilation, no_output_padding;
+  int64_t groups = 1;
+};
+
+at::Tensor convolve_real(const at::Tensor& x, const at::Tensor& w, const Geometry& g) {
+  return at::convolution(x, w, std::nullopt, g.strides, g.padding, g.dilation, /*transposed=*/false,
+                         g.no_output_padding, g.groups);
+}
+
+// ATen convolves real numbers; a complex convolution is four of them.
+at::Tensor convolve(const at::Tensor& x, const at::Tensor& w, const Geometry& g) {
+  if (!x.is_complex()) return convolve_real(x, w, g);
+  const at::Tensor xr = at::real(x), xi = at::imag(x), wr = at::real(w), wi = at::imag(w);
+  return at::complex(at::sub(convolve_real(xr, wr, g), convolve_real(xi, wi, g)),
+                     at::add(convolve_real(xr, wi, g), convolve_real(xi, wr, g)));
 }
 
 Kernel prepare_convolution(StepContext& step) {
   step.expect(2, 1);
   at::Tensor x = arranged(step, step.input(0), "input_batch", "input_feature", "input_spatial", "the input");
-  at::Tensor w = arranged(step, step.input(1), "kernel_output_feature", "kernel_input_feature", "kernel_spatial",
-                          "the kernel");
+  at::Tensor w =
+      arranged(step, step.input(1), "kernel_output_feature", "kernel_input_feature", "kernel_spatial", "the kernel");
   at::Tensor y = arranged(step, step.output(0), "output_batch", "output_feature", "output_spatial", "the output");
   const int64_t rank = x.dim() - 2;
   step.require(w.dim() == x.dim() && y.dim() == x.dim(), "input, kernel and output differ in rank");
   if (rank > 3) step.unsupported(nxl::detail::concat("convolution over ", rank, " dimensions; the limit is 3"));
-  std::vector<WindowDim> dims = window_dims(step, w.sizes().slice(2).vec(), static_cast<size_t>(rank),
-                                            "window_strides", "lhs_dilation", "rhs_dilation");
+  std::vector<WindowDim> dims = window_dims(step, w.sizes().slice(2).vec(), static_cast<size_t>(rank), "window_strides",
+                                            "lhs_dilation", "rhs_dilation");
   const int64_t feature_groups = step.integer_or("feature_group_count", 1),
                 batch_groups = step.integer_or("batch_group_count", 1);
   step.require(feature_groups >= 1 && batch_groups >= 1 && (feature_groups == 1 || batch_groups == 1),
@@ -203,17 +230,15 @@ Kernel prepare_convolution(StepContext& step) {
   w = with_spatial(w);
   y = with_spatial(y);
   if (dims.empty()) dims.emplace_back();
-  Dims strides, padding, dilation;
+  Geometry geometry{{}, {}, {}, Dims(dims.size(), 0), feature_groups * batch_groups};
   for (const WindowDim& dim : dims) {
-    strides.push_back(dim.stride);
-    padding.push_back(dim.low);
-    dilation.push_back(dim.window_dilation);
+    geometry.strides.push_back(dim.stride);
+    geometry.padding.push_back(dim.low);
+    geometry.dilation.push_back(dim.window_dilation);
   }
-  return [before = std::move(before), x, w, y, strides, padding, dilation, none = Dims(dims.size(), 0),
-          groups = feature_groups * batch_groups]() mutable {
+  return [before = std::move(before), x, w, y, geometry = std::move(geometry)]() mutable {
     for (const Kernel& kernel : before) kernel();
-    at::native::copy_(y, at::convolution(x, w, std::nullopt, strides, padding, dilation, /*transposed=*/false, none,
-                                         groups));
+    at::native::copy_(y, convolve(x, w, geometry));
   };
 }
 

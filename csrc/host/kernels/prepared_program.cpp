@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One storage per buffer, one tensor per value, one closure per step; a run rebinds the storages and calls the closures.
+// One storage per buffer, one tensor per value, one closure per step; a run rebinds the storages and calls the
+// closures.
 #include "host/kernels/prepared_program.h"
 
 #include <ATen/Parallel.h>
@@ -25,15 +26,21 @@ namespace {
 const std::unordered_map<std::string_view, Prepare>& registry() {
   static const auto* table = [] {
     auto* made = new std::unordered_map<std::string_view, Prepare>();
-    for (auto family : {copy_kernels(), unary_kernels(), binary_kernels(), compare_select_kernels(), complex_kernels(),
-                        matmul_kernels(), convolution_kernels(), reduce_kernels(), window_kernels(),
-                        gather_scatter_kernels(), slice_kernels(), sort_kernels(), cumulative_kernels(), fft_kernels(),
-                        random_kernels()}) {
+    for (auto family :
+         {copy_kernels(), unary_kernels(), binary_kernels(), compare_select_kernels(), complex_kernels(),
+          matmul_kernels(), convolution_kernels(), reduce_kernels(), window_kernels(), gather_scatter_kernels(),
+          slice_kernels(), sort_kernels(), cumulative_kernels(), fft_kernels(), random_kernels()}) {
       for (const KernelEntry& entry : family) made->emplace(entry.name, entry.prepare);
     }
     return made;
   }();
   return *table;
+}
+
+// c10::Error's own text ends in a stack trace, which is no part of a message.
+const char* reason_of(const std::exception& error) {
+  const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+  return torch_error != nullptr ? torch_error->what_without_backtrace() : error.what();
 }
 
 c10::DataPtr borrowed(void* address) { return c10::DataPtr(address, c10::Device(c10::DeviceType::CPU)); }
@@ -62,8 +69,9 @@ at::Tensor window(const c10::Storage& storage, const Value& value, size_t number
   const int64_t capacity = static_cast<int64_t>(storage.nbytes() / dtype_size(value.dtype));
   NXL_CHECK(fits && (empty ? value.offset <= capacity : last < capacity), kInvalid, "value ", number,
             " reaches outside its buffer of ", storage.nbytes(), " bytes");
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                         c10::scalarTypeToTypeMeta(scalar_type(value.dtype)));
+  auto tensor =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                               c10::scalarTypeToTypeMeta(scalar_type(value.dtype)));
   tensor.unsafeGetTensorImpl()->set_sizes_and_strides(value.shape, value.strides, value.offset);
   return tensor;
 }
@@ -104,22 +112,23 @@ class BoundProgram final : public PreparedProgram {
     for (size_t number = 0; number < program.steps.size(); ++number) {
       StepContext context(program, values_, number);
       const auto found = registry().find(program.steps[number].op);
-      if (found == registry().end()) context.unsupported("this runtime has no such op; rebuild the NEFF or update the runtime");
+      if (found == registry().end())
+        context.unsupported("this runtime has no such op; rebuild the NEFF or update the runtime");
       try {
         kernels_.push_back(found->second(context));
       } catch (const Error&) {
         throw;
       } catch (const std::exception& error) {
-        context.fail(ErrorKind::kInvalid, error.what());
+        context.fail(ErrorKind::kInvalid, reason_of(error));
       }
     }
   }
 
   Status run(std::span<void* const> inputs, std::span<void* const> outputs, int threads) override {
     if (inputs.size() != program_.inputs.size() || outputs.size() != program_.outputs.size()) {
-      return {NRT_INVALID, nxl::detail::concat("the program takes ", program_.inputs.size(), " inputs and ",
-                                               program_.outputs.size(), " outputs; the call has ", inputs.size(),
-                                               " and ", outputs.size())};
+      return {NRT_INVALID,
+              nxl::detail::concat("the program takes ", program_.inputs.size(), " inputs and ", program_.outputs.size(),
+                                  " outputs; the call has ", inputs.size(), " and ", outputs.size())};
     }
     c10::InferenceMode inference;
     ThreadLimit limit(threads);
@@ -129,7 +138,7 @@ class BoundProgram final : public PreparedProgram {
     try {
       for (const size_t count = kernels_.size(); number < count; ++number) kernels_[number]();
     } catch (const std::exception& error) {
-      return failure(number, error.what());
+      return failure(number, reason_of(error));
     } catch (...) {
       return failure(number, "an exception of unknown type");
     }
@@ -205,7 +214,7 @@ std::unique_ptr<PreparedProgram> PreparedProgram::prepare(const Program& program
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {  // ATen's own checks: a shape whose element count overflows, no memory
-    throw_error(ErrorKind::kInvalid, nxl::detail::concat("the program does not fit the kernels: ", error.what()));
+    throw_error(ErrorKind::kInvalid, nxl::detail::concat("the program does not fit the kernels: ", reason_of(error)));
   }
 }
 

@@ -15,8 +15,8 @@ namespace {
 struct Philox {
   static constexpr size_t kWords = 4;
   static std::array<uint32_t, kWords> block(uint64_t key, uint64_t low, uint64_t high) {
-    std::array<uint32_t, 4> c{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
-                              static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)};
+    std::array<uint32_t, 4> c{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+                              static_cast<uint32_t>(high >> 32)};
     auto k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
     for (int round = 0; round < 10; ++round) {
       const uint64_t p0 = uint64_t{0xD2511F53} * c[0], p1 = uint64_t{0xCD9E8D57} * c[2];
@@ -56,34 +56,36 @@ template <typename Generator, typename T>
 Kernel generate(const at::Tensor& state, const at::Tensor& next, const at::Tensor& bits) {
   at::Tensor dense = StepContext::scratch(bits.sizes(), bits.scalar_type());
   const auto width = static_cast<int64_t>(sizeof(T));
-  return [state = state, next = next, dense, count = bits.numel(), loop = BoundLoop<2>({bits, dense}), width]() mutable {
-    const Address from(state), to(next);
-    const auto word = [](const at::Tensor& tensor, const Address& base, int64_t i) -> uint64_t& {
-      return *reinterpret_cast<uint64_t*>(base.get() + i * tensor.stride(0) * 8);
-    };
-    const bool wide_counter = state.size(0) > 2;
-    const uint64_t key = word(state, from, 0), low = word(state, from, 1), high = wide_counter ? word(state, from, 2) : 0;
-    constexpr int64_t words_each = sizeof(T) == 8 ? 2 : 1;
-    constexpr int64_t elements_each = static_cast<int64_t>(Generator::kWords) / words_each;
-    const int64_t blocks = (count + elements_each - 1) / elements_each;
-    T* out = static_cast<T*>(dense.mutable_data_ptr());
-    at::parallel_for(0, blocks, kGrain / 8, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        const uint64_t at = low + static_cast<uint64_t>(b);
-        const auto words = Generator::block(key, at, high + (at < low ? 1 : 0));
-        for (int64_t e = 0; e < elements_each && b * elements_each + e < count; ++e) {
-          uint64_t value = words[static_cast<size_t>(e * words_each)];
-          if constexpr (words_each == 2) value |= uint64_t{words[static_cast<size_t>(e * 2 + 1)]} << 32;
-          out[b * elements_each + e] = static_cast<T>(value);
-        }
-      }
-    });
-    loop.run([width](const auto& p, const auto& s, int64_t n) { copy_run(p[0], s[0], p[1], s[1], n, width); });
-    const uint64_t moved = low + static_cast<uint64_t>(blocks);
-    word(next, to, 0) = key;
-    word(next, to, 1) = moved;
-    if (wide_counter) word(next, to, 2) = high + (moved < low ? 1 : 0);
-  };
+  return
+      [state = state, next = next, dense, count = bits.numel(), loop = BoundLoop<2>({bits, dense}), width]() mutable {
+        const Address from(state), to(next);
+        const auto word = [](const at::Tensor& tensor, const Address& base, int64_t i) -> uint64_t& {
+          return *reinterpret_cast<uint64_t*>(base.get() + i * tensor.stride(0) * 8);
+        };
+        const bool wide_counter = state.size(0) > 2;
+        const uint64_t key = word(state, from, 0), low = word(state, from, 1),
+                       high = wide_counter ? word(state, from, 2) : 0;
+        constexpr int64_t words_each = sizeof(T) == 8 ? 2 : 1;
+        constexpr int64_t elements_each = static_cast<int64_t>(Generator::kWords) / words_each;
+        const int64_t blocks = (count + elements_each - 1) / elements_each;
+        T* out = static_cast<T*>(dense.mutable_data_ptr());
+        at::parallel_for(0, blocks, kGrain / 8, [&](int64_t begin, int64_t end) {
+          for (int64_t b = begin; b < end; ++b) {
+            const uint64_t at = low + static_cast<uint64_t>(b);
+            const auto words = Generator::block(key, at, high + (at < low ? 1 : 0));
+            for (int64_t e = 0; e < elements_each && b * elements_each + e < count; ++e) {
+              uint64_t value = words[static_cast<size_t>(e * words_each)];
+              if constexpr (words_each == 2) value |= uint64_t{words[static_cast<size_t>(e * 2 + 1)]} << 32;
+              out[b * elements_each + e] = static_cast<T>(value);
+            }
+          }
+        });
+        loop.run([width](const auto& p, const auto& s, int64_t n) { copy_run(p[0], s[0], p[1], s[1], n, width); });
+        const uint64_t moved = low + static_cast<uint64_t>(blocks);
+        word(next, to, 0) = key;
+        word(next, to, 1) = moved;
+        if (wide_counter) word(next, to, 2) = high + (moved < low ? 1 : 0);
+      };
 }
 
 Kernel prepare_rng(StepContext& step) {

@@ -54,17 +54,20 @@ Kernel reduce_loop(const Split& split, const at::Tensor& x, const at::Tensor& in
   return [kept, reduced, grain, from = Address(x), start = Address(init), to = Address(y)] {
     using W = accumulator_t<T>;
     const W first = static_cast<W>(*reinterpret_cast<const T*>(start.get()));
-    kept.run({to.get(), from.get()}, [&](auto p, const auto& s, int64_t n) {
-      for (int64_t i = 0; i < n; ++i, p[0] += s[0], p[1] += s[1]) {
-        W total = first;
-        reduced.run_serial({p[1]}, [&](const auto& q, const auto& t, int64_t m) {
-          for (int64_t j = 0; j < m; ++j) {
-            total = Op::template apply<W>(total, static_cast<W>(*reinterpret_cast<const T*>(q[0] + j * t[0])));
+    kept.run(
+        {to.get(), from.get()},
+        [&](auto p, const auto& s, int64_t n) {
+          for (int64_t i = 0; i < n; ++i, p[0] += s[0], p[1] += s[1]) {
+            W total = first;
+            reduced.run_serial({p[1]}, [&](const auto& q, const auto& t, int64_t m) {
+              for (int64_t j = 0; j < m; ++j) {
+                total = Op::template apply<W>(total, static_cast<W>(*reinterpret_cast<const T*>(q[0] + j * t[0])));
+              }
+            });
+            *reinterpret_cast<T*>(p[0]) = static_cast<T>(total);
           }
-        });
-        *reinterpret_cast<T*>(p[0]) = static_cast<T>(total);
-      }
-    }, grain);
+        },
+        grain);
   };
 }
 
@@ -86,8 +89,8 @@ bool is_identity(const StepContext& step, Combine combine) {
                                           : static_cast<W>(std::numeric_limits<T>::lowest()));
         break;
       case Combine::kMinimum:
-        identity = value == (has_infinity ? std::numeric_limits<W>::infinity()
-                                          : static_cast<W>(std::numeric_limits<T>::max()));
+        identity = value ==
+                   (has_infinity ? std::numeric_limits<W>::infinity() : static_cast<W>(std::numeric_limits<T>::max()));
         break;
       default:
         break;
@@ -143,21 +146,24 @@ Kernel argreduce_loop(const Split& split, const at::Tensor& x, const at::Tensor&
   const int64_t grain = std::max<int64_t>(1, kGrain / size);
   return [kept, size, stride, grain, from = Address(x), to = Address(value), at = Address(index)] {
     using W = accumulator_t<T>;
-    kept.run({to.get(), from.get(), at.get()}, [&](auto p, const auto& s, int64_t n) {
-      for (int64_t i = 0; i < n; ++i, p[0] += s[0], p[1] += s[1], p[2] += s[2]) {
-        W best = static_cast<W>(*reinterpret_cast<const T*>(p[1]));
-        int64_t where = 0;
-        for (int64_t j = 1; j < size; ++j) {
-          const W challenger = static_cast<W>(*reinterpret_cast<const T*>(p[1] + j * stride));
-          if (beats<W, largest>(challenger, best)) {
-            best = challenger;
-            where = j;
+    kept.run(
+        {to.get(), from.get(), at.get()},
+        [&](auto p, const auto& s, int64_t n) {
+          for (int64_t i = 0; i < n; ++i, p[0] += s[0], p[1] += s[1], p[2] += s[2]) {
+            W best = static_cast<W>(*reinterpret_cast<const T*>(p[1]));
+            int64_t where = 0;
+            for (int64_t j = 1; j < size; ++j) {
+              const W challenger = static_cast<W>(*reinterpret_cast<const T*>(p[1] + j * stride));
+              if (beats<W, largest>(challenger, best)) {
+                best = challenger;
+                where = j;
+              }
+            }
+            *reinterpret_cast<T*>(p[0]) = static_cast<T>(best);
+            *reinterpret_cast<Index*>(p[2]) = static_cast<Index>(where);
           }
-        }
-        *reinterpret_cast<T*>(p[0]) = static_cast<T>(best);
-        *reinterpret_cast<Index*>(p[2]) = static_cast<Index>(where);
-      }
-    }, grain);
+        },
+        grain);
   };
 }
 

@@ -33,7 +33,8 @@ Axis axis_of(const WindowDim& dim, int64_t input_size, int64_t output_size, int6
   for (int64_t o = 0; o < output_size; ++o) {
     // Window positions w with 0 <= start + w * window_dilation < dilated.
     const int64_t start = o * dim.stride - dim.low;
-    const int64_t last = dilated - 1 - start < 0 ? -1 : std::min(dim.size - 1, (dilated - 1 - start) / dim.window_dilation);
+    const int64_t last =
+        dilated - 1 - start < 0 ? -1 : std::min(dim.size - 1, (dilated - 1 - start) / dim.window_dilation);
     int64_t w = start >= 0 ? 0 : (-start + dim.window_dilation - 1) / dim.window_dilation;
     while (w <= last && (start + w * dim.window_dilation) % dim.base_dilation != 0) ++w;
     if (w > last) continue;
@@ -103,9 +104,8 @@ Kernel prepare_reduce_window(StepContext& step) {
   step.expect_scalar(init, "input 1 (init)");
   const auto rank = static_cast<size_t>(x.dim());
   step.require(rank <= kMaxRank, "rank ", rank, "; the limit is ", kMaxRank);
-  const std::vector<WindowDim> dims =
-      window_dims(step, step.integers("window_dimensions"), rank, "window_strides", "base_dilations",
-                  "window_dilations");
+  const std::vector<WindowDim> dims = window_dims(step, step.integers("window_dimensions"), rank, "window_strides",
+                                                  "base_dilations", "window_dilations");
   std::vector<int64_t> shape;
   for (size_t d = 0; d < rank; ++d) shape.push_back(windowed_size(dims[d], x.size(static_cast<int64_t>(d))));
   step.expect_shape(y, shape, "output 0");
@@ -115,10 +115,14 @@ Kernel prepare_reduce_window(StepContext& step) {
   for (size_t d = 0; d < rank; ++d) {
     axes.push_back(axis_of(dims[d], x.size(static_cast<int64_t>(d)), shape[d], strides[d]));
   }
-  if (axes.empty()) axes.push_back({{{0, 1}}, 0});
+  at::Tensor to = y;
+  if (axes.empty()) {  // a scalar is one position with one tap
+    axes.push_back({{{0, 1}}, 0});
+    to = rewindow(y, {1}, {0}, y.storage_offset());
+  }
   Kernel kernel;
   visit_combine(step, combine_of(step), y.scalar_type(),
-                [&]<typename T, typename Op>() { kernel = window_loop<T, Op>(axes, x, init, y); });
+                [&]<typename T, typename Op>() { kernel = window_loop<T, Op>(axes, x, init, to); });
   return kernel;
 }
 
