@@ -38,6 +38,7 @@ def make_callable(executable: _C.Executable, plan: CallPlan, meta: ExecutionMeta
         args.clear()
         return results
 
+    run._executable = executable  # type: ignore[attr-defined]  # alive as long as a graph uses it: see `executables`
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
 
