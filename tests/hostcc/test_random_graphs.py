@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random graphs of elementwise ops, views, reductions and updates have the interpreter's values."""
 
-
-
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stablehlo_reference import Array, check, tensor
@@ -35,6 +35,8 @@ class _Builder:
 
     def add_op(self) -> None:
         kinds = [
+            "product",
+            "repeat",
             "binary",
             "unary",
             "transpose",
@@ -48,6 +50,46 @@ class _Builder:
             "scalar",
         ]
         getattr(self, f"_{self.draw(st.sampled_from(kinds))}")()
+
+    def _product(self) -> None:
+        """Contract the last dimension of two values; equal leading dimensions may be a batch."""
+        left, shape = self.pick()
+        fitting = [v for v in self.values if v[1][-1] == shape[-1]]
+        right, other = self.draw(st.sampled_from(fitting))
+        pairs = zip(shape[:-1], other[:-1], strict=False)
+        batch = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        batch = self.draw(st.integers(0, batch))
+        made = (*shape[:batch], *shape[batch:-1], *other[batch:-1])
+        if math.prod(made) > 512 or len(made) > 5 or not made:
+            return
+        dims = list(range(batch))
+        # Sums of products grow: bring them back to small integers.
+        name = f"%v{len(self.lines)}"
+        self.lines.append(
+            f"  {name} = stablehlo.dot_general {left}, {right}, batching_dims = {dims} x {dims}, "
+            f"contracting_dims = [{len(shape) - 1}] x [{len(other) - 1}] : "
+            f"({tensor(shape, 'f32')}, {tensor(other, 'f32')}) -> {tensor(made, 'f32')}"
+        )
+        bound = f"%v{len(self.lines)}"
+        self.lines.append(f"  {bound} = stablehlo.constant dense<8.0> : {tensor(made, 'f32')}")
+        self.fresh(made, f"stablehlo.remainder {name}, {bound} : {tensor(made, 'f32')}")
+
+    def _repeat(self) -> None:
+        """Repeat along a new dimension and merge it, as grouped attention does with its heads."""
+        value, shape = self.pick()
+        place = self.draw(st.integers(1, len(shape)))
+        size = self.draw(st.integers(2, 3))
+        wide = (*shape[:place], size, *shape[place:])
+        made = (*shape[: place - 1], shape[place - 1] * size, *shape[place:])
+        if math.prod(made) > 512:
+            return
+        dims = [dim for dim in range(len(wide)) if dim != place]
+        name = f"%v{len(self.lines)}"
+        self.lines.append(
+            f"  {name} = stablehlo.broadcast_in_dim {value}, dims = {dims} : "
+            f"({tensor(shape, 'f32')}) -> {tensor(wide, 'f32')}"
+        )
+        self.fresh(made, f"stablehlo.reshape {name} : ({tensor(wide, 'f32')}) -> {tensor(made, 'f32')}")
 
     def _binary(self) -> None:
         left, shape = self.pick()
@@ -203,5 +245,13 @@ _PATIENT = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, He
 @given(modules())
 @settings(max_examples=120, **_PATIENT)
 def test_any_graph_has_the_interpreters_values(case: tuple[str, list[tuple[Shape, str]], list[Array]]) -> None:
+    module, types, inputs = case
+    check(module, types, inputs)
+
+
+@pytest.mark.long
+@given(modules())
+@settings(max_examples=3000, **_PATIENT)
+def test_many_graphs_have_the_interpreters_values(case: tuple[str, list[tuple[Shape, str]], list[Array]]) -> None:
     module, types, inputs = case
     check(module, types, inputs)
