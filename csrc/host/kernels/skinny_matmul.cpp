@@ -3,6 +3,7 @@
 #include "host/kernels/skinny_matmul.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -21,10 +22,14 @@ constexpr int64_t kColumns = 256;
 
 std::optional<WeightType> weight_type(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kBFloat16: return WeightType::kBFloat16;
-    case at::kHalf: return WeightType::kFloat16;
-    case at::kFloat: return WeightType::kFloat32;
-    default: return std::nullopt;
+    case at::kBFloat16:
+      return WeightType::kBFloat16;
+    case at::kHalf:
+      return WeightType::kFloat16;
+    case at::kFloat:
+      return WeightType::kFloat32;
+    default:
+      return std::nullopt;
   }
 }
 
@@ -80,7 +85,8 @@ void run(const Skinny& s) {
   const int64_t wide_size = s.rows * s.k;
   visit_type(Floats{}, s.x_type, [&]<typename T>() {
     const T* x = reinterpret_cast<const T*>(s.x.get());
-    for (int64_t b = 0; b < batches; ++b) widen_rows<T>(s, x + s.batches[static_cast<size_t>(b)].x, wide + b * wide_size);
+    for (int64_t b = 0; b < batches; ++b)
+      widen_rows<T>(s, x + s.batches[static_cast<size_t>(b)].x, wide + b * wide_size);
   });
   const auto w_width = static_cast<int64_t>(c10::elementSize(s.w_type));
   const auto y_width = static_cast<int64_t>(c10::elementSize(s.y_type));
@@ -98,15 +104,22 @@ void run(const Skinny& s) {
       const char* weights = w + (at.w + first * (s.dot ? s.w_outer : 1)) * w_width;
       s.kernel(s.rows, wide + b * wide_size, s.k, weights, s.w_outer, s.k, count, sums, kColumns);
       char* to = y + (at.y + first * s.y_n) * y_width;
-      visit_type(Floats{}, s.y_type, [&]<typename T>() { narrow_columns<T>(s, sums, count, reinterpret_cast<T*>(to)); });
+      visit_type(Floats{}, s.y_type,
+                 [&]<typename T>() { narrow_columns<T>(s, sums, count, reinterpret_cast<T*>(to)); });
     }
   };
+  const int64_t total = batches * blocks;
   const int64_t grain = std::max<int64_t>(1, kWeightGrain / std::max<int64_t>(1, s.k * block));
-  if (batches * blocks <= grain) {
-    tasks(0, batches * blocks);
-  } else {
-    at::parallel_for(0, batches * blocks, grain, tasks);
-  }
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), (total + grain - 1) / grain);
+  if (threads <= 1) return tasks(0, total);
+  // Threads take pieces as they come: one that the system runs late holds up no more than a piece.
+  const int64_t piece = std::max<int64_t>(1, grain / 4);
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    for (int64_t begin; (begin = next.fetch_add(piece, std::memory_order_relaxed)) < total;) {
+      tasks(begin, std::min(begin + piece, total));
+    }
+  });
 }
 
 Kernel prepare_side(const Contraction& c, const SkinnyKernels& kernels, bool swapped) {
