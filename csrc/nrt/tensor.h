@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Owner of one nrt_tensor_t. Move-only; a moved-from one is empty; after Runtime::close the deleter drops the handle.
-// Freeing one that the loader's tensor sets name waits for the executions in flight that use it (csrc/loader/bindings.h),
+// Freeing one that the loader's tensor sets name waits for the executions that use it (csrc/loader/bindings.h),
 // so it belongs outside the locks of a caller.
 #pragma once
 
