@@ -6,11 +6,11 @@
 
 namespace nxl::bindings {
 
-void bind_errors(pybind11::module_& m);   // errors.cpp: must be first, it translates for the others
-void bind_device(pybind11::module_& m);   // device.cpp: devices, waiting, memory, random numbers
-void bind_fallback(pybind11::module_& m);  // fallback.cpp: eager operators on the CPU
+void bind_errors(pybind11::module_& m);      // errors.cpp: must be first, it translates for the others
+void bind_device(pybind11::module_& m);      // device.cpp: devices, waiting, memory, random numbers
+void bind_fallback(pybind11::module_& m);    // fallback.cpp: eager operators on the CPU
 void bind_executable(pybind11::module_& m);  // executable.cpp: loaded graphs and their calls
-void bind_runtime(pybind11::module_& m);  // runtime.cpp: which runtime, its life cycle
-void bind_neff(pybind11::module_& m);     // neff.cpp: what a NEFF holds
+void bind_runtime(pybind11::module_& m);     // runtime.cpp: which runtime, its life cycle
+void bind_neff(pybind11::module_& m);        // neff.cpp: what a NEFF holds
 
 }  // namespace nxl::bindings

@@ -69,7 +69,8 @@ void bind_device(py::module_& m) {
   m.def(
       "empty_cache", [](c10::DeviceIndex index) { device::allocator().empty_cache(device::resolve_device(index)); },
       py::arg("device"), Release());
-  m.def("empty_all_caches", [] { device::allocator().emptyCache(); }, Release());
+  m.def(
+      "empty_all_caches", [] { device::allocator().emptyCache(); }, Release());
   m.def(
       "largest_free_block",
       [](c10::DeviceIndex index) { return device::allocator().largest_free_block(device::resolve_device(index)); },

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // _C: the contents of a NEFF as plain data.
-#include "neff/reader.h"
-
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "bindings/bindings.h"
+#include "neff/reader.h"
 
 namespace nxl::bindings {
 namespace py = pybind11;

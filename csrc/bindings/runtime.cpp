@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // _C: which runtime this process uses, and closing it.
-#include "bindings/bindings.h"
 #include "nrt/runtime.h"
+
+#include "bindings/bindings.h"
 
 namespace nxl::bindings {
 namespace py = pybind11;

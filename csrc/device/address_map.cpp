@@ -7,7 +7,8 @@
 namespace nxl::device {
 
 AddressMap& AddressMap::get() {
-  static AddressMap* const instance = new AddressMap();  // leaked: deleters of other libraries may run after our statics
+  static AddressMap* const instance =
+      new AddressMap();  // leaked: deleters of other libraries may run after our statics
   return *instance;
 }
 

@@ -61,7 +61,8 @@ void NeuronAllocator::copy_data(void* target, const void* source, size_t bytes) 
   if (bytes == 0) return;
   const Location from = locate(source);
   const Location to = locate(target);
-  TORCH_CHECK(from.segment != nullptr && to.segment != nullptr, "copy_data between addresses that are not neuron memory");
+  TORCH_CHECK(from.segment != nullptr && to.segment != nullptr,
+              "copy_data between addresses that are not neuron memory");
   wait_for_host_access(from.device);
   wait_for_host_access(to.device);
   if (void* address = host_address(target); address != nullptr) {

@@ -44,9 +44,10 @@ void mark_child() { state().bad_fork.store(true, std::memory_order_relaxed); }
 }
 
 [[noreturn, gnu::cold]] void throw_closed() {
-  throw_error(ErrorKind::kClosed,
-              "The neuron runtime of this process has been closed; device memory can no longer be used. Move tensors to "
-              "the CPU before the call to unsafe_close().");
+  throw_error(
+      ErrorKind::kClosed,
+      "The neuron runtime of this process has been closed; device memory can no longer be used. Move tensors to "
+      "the CPU before the call to unsafe_close().");
 }
 
 // Throws the first execution error that no reader has seen yet.

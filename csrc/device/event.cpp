@@ -42,8 +42,9 @@ Event::Clock::time_point Event::reached() const {
 }
 
 double Event::milliseconds_until(const Event& end) const {
-  NXL_CHECK(device_ == end.device_, kInvalid, "elapsed_time needs two events of one device, got neuron:",
-            static_cast<int>(device_), " and neuron:", static_cast<int>(end.device_));
+  NXL_CHECK(device_ == end.device_, kInvalid,
+            "elapsed_time needs two events of one device, got neuron:", static_cast<int>(device_),
+            " and neuron:", static_cast<int>(end.device_));
   return std::chrono::duration<double, std::milli>(end.reached() - reached()).count();
 }
 

@@ -85,8 +85,7 @@ void NeuronGenerator::set_state(const c10::TensorImpl& new_state) {
 c10::intrusive_ptr<c10::TensorImpl> NeuronGenerator::get_state() const {
   const at::Tensor cpu_state = cpu_.get_state();
   const auto cpu_bytes = static_cast<int64_t>(cpu_state.nbytes());
-  at::Tensor state =
-      at::empty({kHeaderBytes + cpu_bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
+  at::Tensor state = at::empty({kHeaderBytes + cpu_bytes}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   auto* bytes = static_cast<uint8_t*>(state.mutable_data_ptr());
   std::memcpy(bytes, &seed_, sizeof(seed_));
   std::memcpy(bytes + sizeof(seed_), &offset_, sizeof(offset_));
@@ -135,8 +134,7 @@ void seed_default_generators(uint64_t seed) {
 
 at::Generator cpu_generator_for(const std::optional<at::Generator>& generator, c10::DeviceIndex device) {
   if (generator.has_value() && generator->defined() && generator->device().is_cpu()) return *generator;
-  const at::Generator& chosen =
-      generator.has_value() && generator->defined() ? *generator : default_generator(device);
+  const at::Generator& chosen = generator.has_value() && generator->defined() ? *generator : default_generator(device);
   return at::check_generator<NeuronGenerator>(chosen)->cpu_generator();
 }
 

@@ -75,9 +75,8 @@ struct NeuronGuard final : c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK_VALUE(device == -1 || device == stream.device_index(), "an event of neuron:", static_cast<int>(device),
                       " cannot be recorded on a stream of ", stream.device());
     if (*event == nullptr) *event = new Event();
-    at_torch_edge([&] {
-      static_cast<Event*>(*event)->record(stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT);
-    });
+    at_torch_edge(
+        [&] { static_cast<Event*>(*event)->record(stream.device_index(), flag == c10::EventFlag::BACKEND_DEFAULT); });
   }
   // A stream of the event's own device is behind it already; see the note "Streams".
   void block(void* event, const c10::Stream& stream) const override {

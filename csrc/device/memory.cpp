@@ -13,8 +13,8 @@ namespace nxl::device {
 
 nrt_tensor_t* tensor_handle(const at::TensorBase& tensor) {
   TORCH_CHECK_VALUE(tensor.device().type() == kDeviceType, "expected a tensor on neuron, got one on ", tensor.device());
-  TORCH_CHECK_VALUE(tensor.is_contiguous(), "expected a contiguous tensor, got sizes ", tensor.sizes(), " with strides ",
-                    tensor.strides());
+  TORCH_CHECK_VALUE(tensor.is_contiguous(), "expected a contiguous tensor, got sizes ", tensor.sizes(),
+                    " with strides ", tensor.strides());
   const size_t bytes = tensor.nbytes();
   if (bytes == 0) return nullptr;
   const size_t offset = static_cast<size_t>(tensor.storage_offset()) * tensor.itemsize();

@@ -23,7 +23,8 @@ NXL_API NeuronAllocator& allocator();
 // is not contiguous, or whose storage did not come from our allocator (names which).
 NXL_API nrt_tensor_t* tensor_handle(const at::TensorBase& tensor);
 
-// Where an address lies: the segment's own NRT tensor and the offset in it, for copies that need no handle of their own.
+// Where an address lies: the segment's own NRT tensor and the offset in it, for copies that need no handle of their
+// own.
 struct Location {
   nrt_tensor_t* segment = nullptr;  // nullptr: the address is not ours
   uint64_t offset = 0;              // bytes

@@ -25,9 +25,9 @@ void change(StatArray& stat, bool small, size_t amount, bool up) {
 }
 
 std::array<StatArray*, 9> all_stats(c10::CachingDeviceAllocator::DeviceStats& stats) {
-  return {&stats.allocation,     &stats.segment,        &stats.active,
-          &stats.inactive_split, &stats.allocated_bytes, &stats.reserved_bytes,
-          &stats.active_bytes,   &stats.inactive_split_bytes, &stats.requested_bytes};
+  return {&stats.allocation,      &stats.segment,        &stats.active,       &stats.inactive_split,
+          &stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes, &stats.inactive_split_bytes,
+          &stats.requested_bytes};
 }
 
 // Bytes as a reader of an error wants them.
@@ -75,13 +75,13 @@ void MemoryPool::throw_out_of_memory(size_t bytes) {
   const auto all = static_cast<size_t>(StatType::AGGREGATE);
   throw_error(
       ErrorKind::kOutOfMemory,
-      detail::concat("neuron:", static_cast<int>(device_), " out of memory: tried to allocate ", mebibytes(bytes), " (",
-                     bytes, " bytes); ", mebibytes(used), " of ", mebibytes(limit), " are in use on the core, ",
-                     mebibytes(static_cast<size_t>(stats_.allocated_bytes[all].current)), " by live tensors and ",
-                     mebibytes(static_cast<size_t>(stats_.reserved_bytes[all].current -
-                                                   stats_.allocated_bytes[all].current)),
-                     " reserved by the allocator but unused. Free tensors, use a smaller batch or shorter sequences, "
-                     "or spread the model over more cores."));
+      detail::concat(
+          "neuron:", static_cast<int>(device_), " out of memory: tried to allocate ", mebibytes(bytes), " (", bytes,
+          " bytes); ", mebibytes(used), " of ", mebibytes(limit), " are in use on the core, ",
+          mebibytes(static_cast<size_t>(stats_.allocated_bytes[all].current)), " by live tensors and ",
+          mebibytes(static_cast<size_t>(stats_.reserved_bytes[all].current - stats_.allocated_bytes[all].current)),
+          " reserved by the allocator but unused. Free tensors, use a smaller batch or shorter sequences, "
+          "or spread the model over more cores."));
 }
 
 Block* MemoryPool::take_free(size_t size) {

@@ -20,7 +20,8 @@ namespace nxl::device {
 
 class MemoryPool;
 
-// A piece of a segment. Made and deleted by its pool, which lives as long as the process; `prev` and `next` are the neighbours in the segment.
+// A piece of a segment. Made and deleted by its pool, which lives as long as the process; `prev` and `next` are the
+// neighbours in the segment.
 struct Block {
   MemoryPool* pool = nullptr;
   Segment* segment = nullptr;
@@ -41,11 +42,11 @@ struct Block {
 class MemoryPool {
  public:
   static constexpr size_t kAlignment = 512;
-  static constexpr size_t kSmallLimit = size_t{1} << 20;        // up to here from small segments
+  static constexpr size_t kSmallLimit = size_t{1} << 20;  // up to here from small segments
   static constexpr size_t kSmallSegment = size_t{2} << 20;
-  static constexpr size_t kMediumLimit = size_t{10} << 20;      // up to here from medium segments
+  static constexpr size_t kMediumLimit = size_t{10} << 20;  // up to here from medium segments
   static constexpr size_t kMediumSegment = size_t{20} << 20;
-  static constexpr size_t kLargeRounding = size_t{2} << 20;     // segments for one block are a multiple of this
+  static constexpr size_t kLargeRounding = size_t{2} << 20;  // segments for one block are a multiple of this
 
   explicit MemoryPool(c10::DeviceIndex device) : device_(device) {}
 

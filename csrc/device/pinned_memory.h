@@ -16,8 +16,8 @@
 
 namespace nxl::device {
 
-// One buffer of a power-of-two size. On the host runtime it is an anonymous mapping; on a chip an NRT host tensor, which
-// NRT has registered for DMA.
+// One buffer of a power-of-two size. On the host runtime it is an anonymous mapping; on a chip an NRT host tensor,
+// which NRT has registered for DMA.
 class PinnedBuffer {
  public:
   explicit PinnedBuffer(size_t bytes);  // throws nxl::Error(kOutOfMemory)

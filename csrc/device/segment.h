@@ -61,7 +61,7 @@ class Segment {
   bool reserved_ = false;  // base_ is a PROT_NONE range of ours
   std::byte* base_ = nullptr;
   nrt::Tensor tensor_;
-  std::mutex mutex_;  // guards slices_
+  std::mutex mutex_;                                            // guards slices_
   std::unordered_map<Window, nrt::Tensor, WindowHash> slices_;  // destroyed before tensor_
 };
 

@@ -8,6 +8,7 @@ hooks and operators as it loads; the rename must come before the module and the 
 from __future__ import annotations
 
 import torch
+from torch.utils import backend_registration
 
 from . import _compat
 
@@ -28,7 +29,7 @@ def run() -> None:
     _compat.check_device_is_free()
     from . import device  # loads _C
 
-    torch.utils.rename_privateuse1_backend(_compat.DEVICE_NAME)
+    backend_registration.rename_privateuse1_backend(_compat.DEVICE_NAME)
     torch._register_device_module(_compat.DEVICE_NAME, device)  # type: ignore[no-untyped-call]
-    torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+    backend_registration.generate_methods_for_privateuse1_backend(for_storage=True)
     _done = True

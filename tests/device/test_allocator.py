@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import random
 import threading
 from collections.abc import Iterator
@@ -57,7 +58,7 @@ def test_small_tensors_share_a_segment() -> None:
     assert stat("allocated_bytes.all.current") == 100 * BLOCK
     assert stat("requested_bytes.all.current") == 100 * 400
     addresses = sorted(tensor.data_ptr() for tensor in tensors)
-    assert all(b - a >= BLOCK for a, b in zip(addresses, addresses[1:], strict=False))
+    assert all(b - a >= BLOCK for a, b in itertools.pairwise(addresses))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_tensors_do_not_overlap_and_keep_their_bytes_in_random_use() -> None:
             size = generator.choice([1, 300, 511, 5_000, 300_000, 1_500_000])
             live.append((torch.full((size,), step % 250, dtype=torch.uint8).to("neuron"), step % 250))
     spans = sorted((t.data_ptr(), t.data_ptr() + t.numel()) for t, _ in live)
-    assert all(end <= start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
     for tensor, value in live:
         assert bool((tensor == value).all())
 

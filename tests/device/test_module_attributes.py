@@ -14,12 +14,38 @@ from torch._utils import _get_available_device_type, _get_device_index, _is_priv
 import libtorch_neuronx_lite.device
 
 # Who asks in torch, and what for, is in the documentation of PrivateUse1 and in torch's own sources.
-LOOKED_UP_BY_TORCH = (
-    "is_available device_count current_device is_initialized device _is_in_bad_fork manual_seed_all get_rng_state "
-    "set_rng_state get_amp_supported_dtype synchronize current_stream stream Stream Event empty_cache memory_allocated "
-    "memory_reserved memory_stats _lazy_init _initialized get_device_properties get_device_name"
-).split()
-USED_BY_SERVING_PLUGINS = "set_device set_stream mem_get_info max_memory_allocated reset_peak_memory_stats".split()
+LOOKED_UP_BY_TORCH = [
+    "is_available",
+    "device_count",
+    "current_device",
+    "is_initialized",
+    "device",
+    "_is_in_bad_fork",
+    "manual_seed_all",
+    "get_rng_state",
+    "set_rng_state",
+    "get_amp_supported_dtype",
+    "synchronize",
+    "current_stream",
+    "stream",
+    "Stream",
+    "Event",
+    "empty_cache",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "_lazy_init",
+    "_initialized",
+    "get_device_properties",
+    "get_device_name",
+]
+USED_BY_SERVING_PLUGINS = [
+    "set_device",
+    "set_stream",
+    "mem_get_info",
+    "max_memory_allocated",
+    "reset_peak_memory_stats",
+]
 
 
 @pytest.mark.parametrize("name", [*LOOKED_UP_BY_TORCH, *USED_BY_SERVING_PLUGINS])

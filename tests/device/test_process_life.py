@@ -97,7 +97,8 @@ def test_after_close(fresh_python: FreshPython) -> None:
         _C.close_runtime()
         assert not torch.neuron.is_initialized()
         for use in (lambda: tensor.cpu(), lambda: view[0].item(), lambda: torch.empty(3, device="neuron"),
-                    lambda: view.detach().fill_(2), lambda: torch.empty(0, device="neuron"), lambda: torch.zeros(2).to("neuron"), lambda: torch.neuron.init(),
+                    lambda: view.detach().fill_(2), lambda: torch.empty(0, device="neuron"),
+                    lambda: torch.zeros(2).to("neuron"), lambda: torch.neuron.init(),
                     lambda: torch.neuron.mem_get_info(), lambda: torch.ones(1 << 20).pin_memory()):
             try:
                 use()

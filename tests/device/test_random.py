@@ -118,9 +118,7 @@ def test_seeding_starts_no_runtime(fresh_python: FreshPython) -> None:
 
 def test_activation_checkpointing_repeats_the_dropout() -> None:
     weight = torch.ones(64, device="neuron", requires_grad=True)
-    out = torch.utils.checkpoint.checkpoint(
-        lambda w: torch.nn.functional.dropout(w, 0.5), weight, use_reentrant=False
-    )
+    out = torch.utils.checkpoint.checkpoint(lambda w: torch.nn.functional.dropout(w, 0.5), weight, use_reentrant=False)
     out.sum().backward()
     assert weight.grad is not None
     assert torch.equal(weight.grad.cpu(), out.detach().cpu())

@@ -67,7 +67,7 @@ def test_an_idle_device() -> None:
 def test_events_of_two_devices_cannot_be_mixed() -> None:
     event = torch.Event("neuron:0")
     event.record(torch.neuron.current_stream("neuron:0"))
-    with pytest.raises((ValueError, RuntimeError), match="event of neuron:0 .* stream of neuron:1"):
+    with pytest.raises((ValueError, RuntimeError), match=r"event of neuron:0 .* stream of neuron:1"):
         event.record(torch.neuron.current_stream("neuron:1"))
 
 

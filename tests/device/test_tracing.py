@@ -109,5 +109,5 @@ def test_gradients_flow_through_the_device() -> None:
     assert x.grad is not None
     assert x.grad.device == torch.device("neuron:1")
     assert x.grad.cpu().tolist() == [0, 2, 4]
-    with pytest.raises(RuntimeError, match="on the same device|Expected all tensors"):
+    with pytest.raises(RuntimeError, match=r"on the same device|Expected all tensors"):
         x + torch.ones(3)

@@ -58,9 +58,7 @@ def stand_in(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_owner_of_the_fallback_is_found_before_ours_is_loaded(
-    fresh_python: FreshPython, second_owner: Path
-) -> None:
+def test_an_owner_of_the_fallback_is_found_before_ours_is_loaded(fresh_python: FreshPython, second_owner: Path) -> None:
     out = fresh_python(f"""
         import sys, torch
         torch.ops.load_library({str(second_owner)!r})

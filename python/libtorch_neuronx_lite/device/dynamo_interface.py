@@ -19,9 +19,9 @@ _NAME = "neuron"
 class NeuronInterface(device_interface.DeviceInterface):
     """The methods that Dynamo and AOTAutograd call; Triton and raw kernel launches do not exist on this device."""
 
-    device = selection.device  # type: ignore[assignment]
-    Event = torch.Event  # type: ignore[assignment]
-    Stream = torch.Stream  # type: ignore[assignment]
+    device = selection.device
+    Event = torch.Event
+    Stream = torch.Stream
 
     class Worker:
         """Properties for compiler worker processes, which must not start a runtime: recorded by the parent."""
