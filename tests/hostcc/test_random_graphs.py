@@ -250,8 +250,9 @@ def test_any_graph_has_the_interpreters_values(case: tuple[str, list[tuple[Shape
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @given(modules())
-@settings(max_examples=3000, **_PATIENT)
+@settings(max_examples=1000, **_PATIENT)
 def test_many_graphs_have_the_interpreters_values(case: tuple[str, list[tuple[Shape, str]], list[Array]]) -> None:
     module, types, inputs = case
     check(module, types, inputs)
