@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
-from eager_oracle import BFLOAT16, FLOAT32, check
+from eager_oracle import BFLOAT16, FLOAT32, check, compiled, to_device
 
 sdpa = F.scaled_dot_product_attention
 TOLERANCE = {torch.float32: FLOAT32, torch.bfloat16: BFLOAT16}
@@ -63,3 +65,31 @@ def test_multi_head_attention_module() -> None:
         )[0]
 
     check(forward, torch.randn(5, 2, 8), *weights)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_repeated_heads_are_read_as_groups(enabled: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    from libtorch_neuronx_lite.compile import backend
+
+    def repeat(x: torch.Tensor, groups: int) -> torch.Tensor:
+        batch, heads, rows, width = x.shape
+        return x[:, :, None, :, :].expand(batch, heads, groups, rows, width).reshape(batch, heads * groups, rows, width)
+
+    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return sdpa(q, repeat(k, 2), repeat(v, 2), attn_mask=mask)
+
+    texts: list[str] = []
+    lower = backend.lower_graph
+
+    def recorded(*args: Any, **kwargs: Any) -> backend.Lowered:
+        lowered = lower(*args, **kwargs)
+        texts.append(lowered.stablehlo.text())
+        return lowered
+
+    monkeypatch.setattr(backend, "lower_graph", recorded)
+    args = (_heads(dtype), _heads(dtype, heads=2), _heads(dtype, heads=2), torch.rand(2, 1, 6, 6) > 0.3)
+    with torch.no_grad():
+        run = compiled(f, options={"enable_fx_passes": enabled})
+        got = run(*to_device(args)).cpu()
+    torch.testing.assert_close(got, f(*args), **TOLERANCE[dtype])
+    assert ("2x2x2x6x8" in texts[0]) is not enabled  # the repeated keys

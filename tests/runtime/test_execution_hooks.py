@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -57,6 +58,8 @@ def test_the_second_hook_stands_in_for_the_execution() -> None:
 def test_graphs_that_are_one_program_share_one_executable() -> None:
     from libtorch_neuronx_lite.runtime import executables
 
+    torch._dynamo.reset()
+    gc.collect()
     before = len(executables._loaded)
     with torch.no_grad():
         first = compiled(lambda x: x * 23)

@@ -79,4 +79,4 @@ def neuron_native_lite(
     def compiler(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return backend.compile(graph, inputs, options=options)
 
-    return tracing.trace(gm, example_inputs, compiler)
+    return tracing.trace(gm, example_inputs, compiler, optional_passes=chosen.enable_fx_passes)

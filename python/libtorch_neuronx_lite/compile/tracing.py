@@ -15,6 +15,7 @@ from .._errors import GradientError
 from .._log import get_logger
 from ..fx_passes.attention import replace_attention
 from ..fx_passes.decompositions import decomposition_table
+from ..fx_passes.grouped_heads import fold_repeated_heads
 
 _logger = get_logger(__name__)
 
@@ -31,16 +32,22 @@ def _refuse_gradients(*_: Any, **__: Any) -> Any:
     raise GradientError(_GRADIENTS)
 
 
-def trace(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: GraphCompiler) -> Callable[..., Any]:
+def trace(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: GraphCompiler, *, optional_passes: bool = True
+) -> Callable[..., Any]:
     """Trace a Dynamo graph and compile it with `compiler`; return what Dynamo calls with the graph's arguments.
 
     With symbolic sizes nothing is compiled yet: each set of concrete sizes compiles a graph of its own when it first
     comes, so a size is a constant in every executable.
 
+    `optional_passes` False leaves out the passes that only make code better.
+
     Raises:
         GradientError: a result needs gradients.
     """
     replace_attention(gm)
+    if optional_passes:
+        fold_repeated_heads(gm)
     if any(_is_symbolic(value) for value in example_inputs):
         return _Buckets(gm, compiler)
     return _trace_concrete(gm, example_inputs, compiler)
