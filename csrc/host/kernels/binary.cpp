@@ -197,8 +197,9 @@ Kernel prepare_next_after(StepContext& step) {
 Kernel prepare_zeta(StepContext& step) {
   const at::ScalarType dtype = check_operands(step);
   if (dtype == at::kBFloat16 || dtype == at::kHalf) {
-    return through_float(step.output(0), {step.input(0), step.input(1)},
-                         [](at::Tensor& y, const std::vector<at::Tensor>& x) { at::cpu::special_zeta_out(y, x[0], x[1]); });
+    return through_float(
+        step.output(0), {step.input(0), step.input(1)},
+        [](at::Tensor& y, const std::vector<at::Tensor>& x) { at::cpu::special_zeta_out(y, x[0], x[1]); });
   }
   return prepare_float<&at::cpu::special_zeta_out>(step);
 }

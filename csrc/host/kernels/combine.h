@@ -100,13 +100,27 @@ void visit_combine(const StepContext& step, Combine combine, at::ScalarType dtyp
   using Ordered = Concat<RealTypes, Float8Types>;
   using Numbers = Concat<NumberTypes, Float8Types>;
   switch (combine) {
-    case Combine::kAdd: over(Numbers{}, CombineAdd{}); break;
-    case Combine::kMultiply: over(Numbers{}, CombineMultiply{}); break;
-    case Combine::kMaximum: over(Ordered{}, CombineMaximum{}); break;
-    case Combine::kMinimum: over(Ordered{}, CombineMinimum{}); break;
-    case Combine::kAnd: over(Bits{}, CombineAnd{}); break;
-    case Combine::kOr: over(Bits{}, CombineOr{}); break;
-    case Combine::kXor: over(Bits{}, CombineXor{}); break;
+    case Combine::kAdd:
+      over(Numbers{}, CombineAdd{});
+      break;
+    case Combine::kMultiply:
+      over(Numbers{}, CombineMultiply{});
+      break;
+    case Combine::kMaximum:
+      over(Ordered{}, CombineMaximum{});
+      break;
+    case Combine::kMinimum:
+      over(Ordered{}, CombineMinimum{});
+      break;
+    case Combine::kAnd:
+      over(Bits{}, CombineAnd{});
+      break;
+    case Combine::kOr:
+      over(Bits{}, CombineOr{});
+      break;
+    case Combine::kXor:
+      over(Bits{}, CombineXor{});
+      break;
   }
   if (!found) step.unsupported(nxl::detail::concat("this kind is not defined for dtype ", c10::toString(dtype)));
 }

@@ -38,12 +38,18 @@ Direction direction_of(const StepContext& step) {
 
 AtenCompare aten_compare(Direction direction) {
   switch (direction) {
-    case Direction::kEq: return &at::cpu::eq_out;
-    case Direction::kNe: return &at::cpu::ne_out;
-    case Direction::kGe: return &at::cpu::ge_out;
-    case Direction::kGt: return &at::cpu::gt_out;
-    case Direction::kLe: return &at::cpu::le_out;
-    case Direction::kLt: return &at::cpu::lt_out;
+    case Direction::kEq:
+      return &at::cpu::eq_out;
+    case Direction::kNe:
+      return &at::cpu::ne_out;
+    case Direction::kGe:
+      return &at::cpu::ge_out;
+    case Direction::kGt:
+      return &at::cpu::gt_out;
+    case Direction::kLe:
+      return &at::cpu::le_out;
+    case Direction::kLt:
+      return &at::cpu::lt_out;
   }
   throw_error(ErrorKind::kInternal, "comparison out of range");
 }
@@ -52,19 +58,26 @@ AtenCompare aten_compare(Direction direction) {
 template <typename Visit>
 Kernel visit_direction(Direction direction, Visit visit) {
   switch (direction) {
-    case Direction::kEq: return visit([](auto a, auto b) { return a == b; });
-    case Direction::kNe: return visit([](auto a, auto b) { return a != b; });
-    case Direction::kGe: return visit([](auto a, auto b) { return a >= b; });
-    case Direction::kGt: return visit([](auto a, auto b) { return a > b; });
-    case Direction::kLe: return visit([](auto a, auto b) { return a <= b; });
-    case Direction::kLt: return visit([](auto a, auto b) { return a < b; });
+    case Direction::kEq:
+      return visit([](auto a, auto b) { return a == b; });
+    case Direction::kNe:
+      return visit([](auto a, auto b) { return a != b; });
+    case Direction::kGe:
+      return visit([](auto a, auto b) { return a >= b; });
+    case Direction::kGt:
+      return visit([](auto a, auto b) { return a > b; });
+    case Direction::kLe:
+      return visit([](auto a, auto b) { return a <= b; });
+    case Direction::kLt:
+      return visit([](auto a, auto b) { return a < b; });
   }
   throw_error(ErrorKind::kInternal, "comparison out of range");
 }
 
 template <size_t width>
-using SignedOfWidth = std::conditional_t<
-    width == 1, int8_t, std::conditional_t<width == 2, int16_t, std::conditional_t<width == 4, int32_t, int64_t>>>;
+using SignedOfWidth =
+    std::conditional_t<width == 1, int8_t,
+                       std::conditional_t<width == 2, int16_t, std::conditional_t<width == 4, int32_t, int64_t>>>;
 
 // IEEE 754's total order as an order of integers: -NaN < -inf < ... < -0 < +0 < ... < +inf < +NaN.
 template <typename T>
@@ -88,8 +101,8 @@ Kernel prepare_compare(StepContext& step) {
     Kernel kernel;
     visit_type(AllFloatTypes{}, dtype, [&]<typename T>() {
       kernel = visit_direction(direction, [&](auto test) {
-        return elementwise_loop<bool, T, T>(
-            y, {a, b}, [test](T p, T q) { return test(total_order_key(p), total_order_key(q)); });
+        return elementwise_loop<bool, T, T>(y, {a, b},
+                                            [test](T p, T q) { return test(total_order_key(p), total_order_key(q)); });
       });
     });
     if (!kernel) step.unsupported("TOTALORDER is for float dtypes");

@@ -40,8 +40,8 @@ Kernel prepare_complex(StepContext& step) {
       step.expect_shape(step.input(i), y.sizes(), what);
       step.expect_dtype(step.input(i), c10::CppTypeToScalarType<Real>::value, what);
     }
-    kernel = elementwise_loop<T, Real, Real>(y, {step.input(0), step.input(1)},
-                                             [](Real re, Real im) { return T(re, im); });
+    kernel =
+        elementwise_loop<T, Real, Real>(y, {step.input(0), step.input(1)}, [](Real re, Real im) { return T(re, im); });
   });
   if (!kernel) step.unsupported("the output must be c64 or c128");
   return kernel;

@@ -100,7 +100,8 @@ Contraction Contraction::from(const StepContext& step) {
   result.rhs = step.input(1);
   result.out = step.output(0);
   at::Tensor &lhs = result.lhs, &rhs = result.rhs, &out = result.out;
-  const Dims lhs_batch = step.dimensions("lhs_batching", lhs.dim()), rhs_batch = step.dimensions("rhs_batching", rhs.dim());
+  const Dims lhs_batch = step.dimensions("lhs_batching", lhs.dim()),
+             rhs_batch = step.dimensions("rhs_batching", rhs.dim());
   const Dims lhs_k = step.dimensions("lhs_contracting", lhs.dim()),
              rhs_k = step.dimensions("rhs_contracting", rhs.dim());
   step.require(lhs_batch.size() == rhs_batch.size() && lhs_k.size() == rhs_k.size(),

@@ -51,9 +51,9 @@ To to_integer(From x) {
 at::Tensor real_parts(const at::Tensor& x) {
   std::vector<int64_t> strides(x.strides().begin(), x.strides().end());
   for (int64_t& stride : strides) stride *= 2;
-  auto view = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(x.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(c10::toRealValueType(x.scalar_type())));
+  auto view =
+      at::detail::make_tensor<c10::TensorImpl>(c10::Storage(x.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                               c10::scalarTypeToTypeMeta(c10::toRealValueType(x.scalar_type())));
   view.unsafeGetTensorImpl()->set_sizes_and_strides(x.sizes(), strides, x.storage_offset() * 2);
   return view;
 }

@@ -20,23 +20,40 @@ namespace nxl::host {
 
 inline at::ScalarType scalar_type(DType dtype) {
   switch (dtype) {
-    case DType::kBool: return at::kBool;
-    case DType::kInt8: return at::kChar;
-    case DType::kUInt8: return at::kByte;
-    case DType::kInt16: return at::kShort;
-    case DType::kUInt16: return at::kUInt16;
-    case DType::kInt32: return at::kInt;
-    case DType::kUInt32: return at::kUInt32;
-    case DType::kInt64: return at::kLong;
-    case DType::kUInt64: return at::kUInt64;
-    case DType::kBFloat16: return at::kBFloat16;
-    case DType::kFloat16: return at::kHalf;
-    case DType::kFloat32: return at::kFloat;
-    case DType::kFloat64: return at::kDouble;
-    case DType::kFloat8E4M3FN: return at::kFloat8_e4m3fn;
-    case DType::kFloat8E5M2: return at::kFloat8_e5m2;
-    case DType::kComplex64: return at::kComplexFloat;
-    case DType::kComplex128: return at::kComplexDouble;
+    case DType::kBool:
+      return at::kBool;
+    case DType::kInt8:
+      return at::kChar;
+    case DType::kUInt8:
+      return at::kByte;
+    case DType::kInt16:
+      return at::kShort;
+    case DType::kUInt16:
+      return at::kUInt16;
+    case DType::kInt32:
+      return at::kInt;
+    case DType::kUInt32:
+      return at::kUInt32;
+    case DType::kInt64:
+      return at::kLong;
+    case DType::kUInt64:
+      return at::kUInt64;
+    case DType::kBFloat16:
+      return at::kBFloat16;
+    case DType::kFloat16:
+      return at::kHalf;
+    case DType::kFloat32:
+      return at::kFloat;
+    case DType::kFloat64:
+      return at::kDouble;
+    case DType::kFloat8E4M3FN:
+      return at::kFloat8_e4m3fn;
+    case DType::kFloat8E5M2:
+      return at::kFloat8_e5m2;
+    case DType::kComplex64:
+      return at::kComplexFloat;
+    case DType::kComplex128:
+      return at::kComplexDouble;
   }
   throw_error(ErrorKind::kInternal, "dtype out of range");
 }
@@ -103,10 +120,14 @@ inline bool is_unsigned_wide(at::ScalarType dtype) {
 // the same on both, and ATen has those kernels for signed types only.
 inline at::ScalarType signed_twin(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kUInt16: return at::kShort;
-    case at::kUInt32: return at::kInt;
-    case at::kUInt64: return at::kLong;
-    default: return dtype;
+    case at::kUInt16:
+      return at::kShort;
+    case at::kUInt32:
+      return at::kInt;
+    case at::kUInt64:
+      return at::kLong;
+    default:
+      return dtype;
   }
 }
 

@@ -58,8 +58,8 @@ class WindowWalk {
         dims.index_vector == indices_rank ? 0 : byte_strides(indices)[static_cast<size_t>(dims.index_vector)];
     for (size_t k = 0; k < dims.index_map.size(); ++k) {
       const auto d = static_cast<size_t>(dims.index_map[k]);
-      axes_.push_back({component * static_cast<int64_t>(k), operand.size(static_cast<int64_t>(d)) - window[d],
-                       operand_strides[d]});
+      axes_.push_back(
+          {component * static_cast<int64_t>(k), operand.size(static_cast<int64_t>(d)) - window[d], operand_strides[d]});
     }
   }
 
@@ -69,15 +69,19 @@ class WindowWalk {
   // Calls visit(operand window, result window) per index vector, starts clamped.
   template <typename Visit>
   void for_each_clamped(char* operand, char* result, Visit visit) const {
-    batch_.run({result, indices_.get(), operand}, [&](auto p, const auto& s, int64_t n) {
-      for (int64_t i = 0; i < n; ++i, p[0] += s[0], p[1] += s[1], p[2] += s[2]) {
-        int64_t offset = 0;
-        for (const Axis& axis : axes_) {
-          offset += std::clamp<int64_t>(read_index(p[1] + axis.component, index_dtype_), 0, axis.room) * axis.stride;
-        }
-        visit(p[2] + offset, p[0]);
-      }
-    }, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, window_.count())));
+    batch_.run(
+        {result, indices_.get(), operand},
+        [&](auto p, const auto& s, int64_t n) {
+          for (int64_t i = 0; i < n; ++i, p[0] += s[0], p[1] += s[1], p[2] += s[2]) {
+            int64_t offset = 0;
+            for (const Axis& axis : axes_) {
+              offset +=
+                  std::clamp<int64_t>(read_index(p[1] + axis.component, index_dtype_), 0, axis.room) * axis.stride;
+            }
+            visit(p[2] + offset, p[0]);
+          }
+        },
+        std::max<int64_t>(1, kGrain / std::max<int64_t>(1, window_.count())));
   }
 
   // Calls visit(operand window, result window) one after the other, leaving out windows that do not fit.
@@ -158,8 +162,8 @@ class WindowWalk {
       step.require(next < dims.offset.size(), "the result has fewer window dimensions than the operand");
       const int64_t r = dims.offset[next++];
       const int64_t size = window[static_cast<size_t>(d)];
-      step.require(result.size(r) == size, "window dimension ", r, " has ", result.size(r), " elements; the window has ",
-                   size);
+      step.require(result.size(r) == size, "window dimension ", r, " has ", result.size(r),
+                   " elements; the window has ", size);
       sizes.push_back(size);
       strides[0].push_back(result_strides[static_cast<size_t>(r)]);
       strides[1].push_back(operand_strides[static_cast<size_t>(d)]);

@@ -31,12 +31,15 @@ class Lines {
   void run(Visit&& visit) const {
     typename LoopNest<N>::Pointers bases;
     for (size_t n = 0; n < N; ++n) bases[n] = addresses_[n].get();
-    nest_.run(bases, [&](auto p, const auto& s, int64_t count) {
-      for (int64_t i = 0; i < count; ++i) {
-        visit(p, strides_, size_);
-        for (size_t n = 0; n < N; ++n) p[n] += s[n];
-      }
-    }, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, size_)));
+    nest_.run(
+        bases,
+        [&](auto p, const auto& s, int64_t count) {
+          for (int64_t i = 0; i < count; ++i) {
+            visit(p, strides_, size_);
+            for (size_t n = 0; n < N; ++n) p[n] += s[n];
+          }
+        },
+        std::max<int64_t>(1, kGrain / std::max<int64_t>(1, size_)));
   }
 
  private:

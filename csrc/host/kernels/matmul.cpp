@@ -131,13 +131,13 @@ Kernel prepare_dot_general(StepContext& step) {
   const at::ScalarType type = compute_type(step, lhs, rhs, out);
   const auto brought = [type](const at::Tensor& t) { return t.scalar_type() == type ? t : strided_twin(t, type); };
   at::Tensor wide_lhs = brought(c.lhs), wide_rhs = brought(c.rhs), wide_out = brought(c.out);
-  return around(c, [product = aten_products(c, wide_lhs, wide_rhs, wide_out), given = c, wide_lhs, wide_rhs,
-                    wide_out]() mutable {
-    if (!wide_lhs.is_same(given.lhs)) at::native::copy_(wide_lhs, given.lhs);
-    if (!wide_rhs.is_same(given.rhs)) at::native::copy_(wide_rhs, given.rhs);
-    product();
-    if (!wide_out.is_same(given.out)) at::native::copy_(given.out, wide_out);
-  });
+  return around(
+      c, [product = aten_products(c, wide_lhs, wide_rhs, wide_out), given = c, wide_lhs, wide_rhs, wide_out]() mutable {
+        if (!wide_lhs.is_same(given.lhs)) at::native::copy_(wide_lhs, given.lhs);
+        if (!wide_rhs.is_same(given.rhs)) at::native::copy_(wide_rhs, given.rhs);
+        product();
+        if (!wide_out.is_same(given.out)) at::native::copy_(given.out, wide_out);
+      });
 }
 
 constexpr KernelEntry kKernels[] = {{"dot_general", prepare_dot_general}};

@@ -44,9 +44,8 @@ struct Vector {
 
 #include "host/kernels/skinny_loops.h"
 
-constexpr SkinnyKernels kKernels = {{&dot<BFloat16>, &dot<Float16>, &dot<float>},
-                                    {&axpy<BFloat16>, &axpy<Float16>, &axpy<float>},
-                                    "avx2"};
+constexpr SkinnyKernels kKernels = {
+    {&dot<BFloat16>, &dot<Float16>, &dot<float>}, {&axpy<BFloat16>, &axpy<Float16>, &axpy<float>}, "avx2"};
 
 }  // namespace
 

@@ -33,9 +33,7 @@ struct Vector {
     const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
   }
-  static Reg load(const Float16* p) {
-    return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-  }
+  static Reg load(const Float16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
   static void store(float* p, Reg value) { _mm512_storeu_ps(p, value); }
   static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
   static float sum(Reg value) { return _mm512_reduce_add_ps(value); }
@@ -46,9 +44,8 @@ struct Vector {
 
 #include "host/kernels/skinny_loops.h"
 
-constexpr SkinnyKernels kKernels = {{&dot<BFloat16>, &dot<Float16>, &dot<float>},
-                                    {&axpy<BFloat16>, &axpy<Float16>, &axpy<float>},
-                                    "avx512"};
+constexpr SkinnyKernels kKernels = {
+    {&dot<BFloat16>, &dot<Float16>, &dot<float>}, {&axpy<BFloat16>, &axpy<Float16>, &axpy<float>}, "avx512"};
 
 }  // namespace
 

@@ -16,11 +16,11 @@ enum class WeightType : uint8_t { kBFloat16, kFloat16, kFloat32 };
 struct SkinnyKernels {
   // y[m * y_stride + j] = sum over i of x[m * x_stride + i] * w[j * w_stride + i], i < k, j < n, m < rows.
   // `w` points at elements of the weight type, which its strides count.
-  using Dot = void (*)(int rows, const float* x, int64_t x_stride, const void* w, int64_t w_stride, int64_t k, int64_t n,
-                       float* y, int64_t y_stride);
+  using Dot = void (*)(int rows, const float* x, int64_t x_stride, const void* w, int64_t w_stride, int64_t k,
+                       int64_t n, float* y, int64_t y_stride);
   // y[m * y_stride + j] = sum over i of x[m * x_stride + i] * w[i * w_stride + j].
   using Axpy = Dot;
-  Dot dot[3];    // by WeightType
+  Dot dot[3];  // by WeightType
   Axpy axpy[3];
   const char* name;
 };

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The loops of skinny_kernels.h over a vector type. Each instruction set's file defines its `Vector` and includes this
 // once, inside its own anonymous namespace, so nothing here is shared between files. Vector offers:
-//   Reg, kWidth, zero(), broadcast(float), load(const T*) widening T to f32, store(float*, Reg), fma(a, b, c), sum(Reg).
+//   Reg, kWidth, zero(), broadcast(float), load(const T*) widening T to f32, store(float*, Reg), fma(a, b, c),
+//   sum(Reg).
 
 template <typename T, int kRows, int kWeightRows>
 void dot_block(const float* x, int64_t x_stride, const T* w, int64_t w_stride, int64_t k, float* y, int64_t y_stride) {
@@ -40,10 +41,14 @@ void dot(int rows, const float* x, int64_t x_stride, const void* w, int64_t w_st
          int64_t y_stride) {
   const T* weights = static_cast<const T*>(w);
   switch (rows) {
-    case 1: return dot_rows<T, 1>(x, x_stride, weights, w_stride, k, n, y, y_stride);
-    case 2: return dot_rows<T, 2>(x, x_stride, weights, w_stride, k, n, y, y_stride);
-    case 3: return dot_rows<T, 3>(x, x_stride, weights, w_stride, k, n, y, y_stride);
-    default: return dot_rows<T, 4>(x, x_stride, weights, w_stride, k, n, y, y_stride);
+    case 1:
+      return dot_rows<T, 1>(x, x_stride, weights, w_stride, k, n, y, y_stride);
+    case 2:
+      return dot_rows<T, 2>(x, x_stride, weights, w_stride, k, n, y, y_stride);
+    case 3:
+      return dot_rows<T, 3>(x, x_stride, weights, w_stride, k, n, y, y_stride);
+    default:
+      return dot_rows<T, 4>(x, x_stride, weights, w_stride, k, n, y, y_stride);
   }
 }
 
@@ -91,9 +96,13 @@ void axpy(int rows, const float* x, int64_t x_stride, const void* w, int64_t w_s
           int64_t y_stride) {
   const T* weights = static_cast<const T*>(w);
   switch (rows) {
-    case 1: return axpy_rows<T, 1>(x, x_stride, weights, w_stride, k, n, y, y_stride);
-    case 2: return axpy_rows<T, 2>(x, x_stride, weights, w_stride, k, n, y, y_stride);
-    case 3: return axpy_rows<T, 3>(x, x_stride, weights, w_stride, k, n, y, y_stride);
-    default: return axpy_rows<T, 4>(x, x_stride, weights, w_stride, k, n, y, y_stride);
+    case 1:
+      return axpy_rows<T, 1>(x, x_stride, weights, w_stride, k, n, y, y_stride);
+    case 2:
+      return axpy_rows<T, 2>(x, x_stride, weights, w_stride, k, n, y, y_stride);
+    case 3:
+      return axpy_rows<T, 3>(x, x_stride, weights, w_stride, k, n, y, y_stride);
+    default:
+      return axpy_rows<T, 4>(x, x_stride, weights, w_stride, k, n, y, y_stride);
   }
 }

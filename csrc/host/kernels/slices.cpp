@@ -52,11 +52,12 @@ Kernel prepare_dynamic_slice(StepContext& step) {
   step.expect_same_dtype(x, y, "input 0");
   step.require(y.dim() == x.dim(), "the output has rank ", y.dim(), ", the operand ", x.dim());
   const auto width = static_cast<int64_t>(y.element_size());
-  return [start = DynamicStart(step, 1, x, y.sizes()), nest = LoopNest<2>(y.sizes(), {byte_strides(y), byte_strides(x)}),
-          to = Address(y), from = Address(x), width] {
-    nest.run({to.get(), from.get() + start.byte_offset()},
-             [width](const auto& p, const auto& s, int64_t n) { copy_run(p[0], s[0], p[1], s[1], n, width); });
-  };
+  return
+      [start = DynamicStart(step, 1, x, y.sizes()), nest = LoopNest<2>(y.sizes(), {byte_strides(y), byte_strides(x)}),
+       to = Address(y), from = Address(x), width] {
+        nest.run({to.get(), from.get() + start.byte_offset()},
+                 [width](const auto& p, const auto& s, int64_t n) { copy_run(p[0], s[0], p[1], s[1], n, width); });
+      };
 }
 
 Kernel prepare_dynamic_update_slice(StepContext& step) {

@@ -78,9 +78,8 @@ Kernel prepare_sort(StepContext& step) {
   const bool descending = step.boolean_or("descending", false);
   at::Tensor order = StepContext::scratch(keys.sizes(), at::kLong);
   std::vector<Kernel> kernels;
-  visit_type(Concat<RealTypes, Float8Types>{}, keys.scalar_type(), [&]<typename T>() {
-    kernels.push_back(order_lines<T>(keys, order, dim, descending));
-  });
+  visit_type(Concat<RealTypes, Float8Types>{}, keys.scalar_type(),
+             [&]<typename T>() { kernels.push_back(order_lines<T>(keys, order, dim, descending)); });
   if (kernels.empty()) step.unsupported("complex numbers have no order");
   for (size_t i = 0; i < count; ++i) kernels.push_back(permute_lines(step.input(i), step.output(i), order, dim));
   return [kernels = std::move(kernels)] {

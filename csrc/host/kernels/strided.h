@@ -44,17 +44,16 @@ class Address {
 // The same window read as another type of the same width.
 inline at::Tensor reinterpret(const at::Tensor& tensor, at::ScalarType dtype) {
   if (tensor.scalar_type() == dtype) return tensor;
-  auto view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()),
-                                                       c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                       c10::scalarTypeToTypeMeta(dtype));
+  auto view = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(tensor.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), c10::scalarTypeToTypeMeta(dtype));
   view.unsafeGetTensorImpl()->set_sizes_and_strides(tensor.sizes(), tensor.strides(), tensor.storage_offset());
   return view;
 }
 
 // A window of other sizes and strides (elements) on the memory of `tensor`.
 inline at::Tensor rewindow(const at::Tensor& tensor, at::IntArrayRef sizes, at::IntArrayRef strides, int64_t offset) {
-  auto view = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(tensor.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
+  auto view = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(tensor.storage()),
+                                                       c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
   view.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides, offset);
   return view;
 }
@@ -216,7 +215,8 @@ Kernel elementwise_loop(const at::Tensor& out, const std::array<at::Tensor, size
             *reinterpret_cast<Out*>(p[0] + i * s[0]) = f(*reinterpret_cast<const In*>(p[I + 1] + i * s[I + 1])...);
           }
         }
-      }(std::index_sequence_for<In...>{});
+      }
+      (std::index_sequence_for<In...>{});
     });
   };
 }
@@ -231,11 +231,16 @@ inline void copy_run(char* to, int64_t to_stride, const char* from, int64_t from
     for (int64_t i = 0; i < n; ++i) std::memcpy(to + i * to_stride, from + i * from_stride, decltype(size)::value);
   };
   switch (width) {
-    case 1: return each(std::integral_constant<size_t, 1>{});
-    case 2: return each(std::integral_constant<size_t, 2>{});
-    case 4: return each(std::integral_constant<size_t, 4>{});
-    case 8: return each(std::integral_constant<size_t, 8>{});
-    default: return each(std::integral_constant<size_t, 16>{});
+    case 1:
+      return each(std::integral_constant<size_t, 1>{});
+    case 2:
+      return each(std::integral_constant<size_t, 2>{});
+    case 4:
+      return each(std::integral_constant<size_t, 4>{});
+    case 8:
+      return each(std::integral_constant<size_t, 8>{});
+    default:
+      return each(std::integral_constant<size_t, 16>{});
   }
 }
 

@@ -163,9 +163,8 @@ Kernel prepare_abs(StepContext& step) {
     default:
       step.expect_dtype(step.output(0), dtype, "output 0");
       if (c10::isFloat8Type(dtype)) {
-        return through_float(step.output(0), {step.input(0)}, [](at::Tensor& y, const std::vector<at::Tensor>& x) {
-          at::native::abs_out(x[0], y);
-        });
+        return through_float(step.output(0), {step.input(0)},
+                             [](at::Tensor& y, const std::vector<at::Tensor>& x) { at::native::abs_out(x[0], y); });
       }
       return [y = step.output(0), x = step.input(0)]() mutable { at::native::abs_out(x, y); };
   }

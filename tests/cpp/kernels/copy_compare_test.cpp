@@ -8,9 +8,9 @@
 namespace nxl::host::testing {
 namespace {
 
-const std::vector<at::ScalarType> kAll = {at::kBool, at::kChar,     at::kByte, at::kShort,  at::kUInt16,       at::kInt,
-                                          at::kUInt32, at::kLong,   at::kUInt64, at::kBFloat16, at::kHalf,    at::kFloat,
-                                          at::kDouble, at::kComplexFloat, at::kComplexDouble};
+const std::vector<at::ScalarType> kAll = {at::kBool, at::kChar,   at::kByte,   at::kShort,        at::kUInt16,
+                                          at::kInt,  at::kUInt32, at::kLong,   at::kUInt64,       at::kBFloat16,
+                                          at::kHalf, at::kFloat,  at::kDouble, at::kComplexFloat, at::kComplexDouble};
 
 TEST(Copy, EveryTypeAndLayout) {
   for (at::ScalarType dtype : kAll) {
@@ -142,7 +142,9 @@ TEST(Select, EveryType) {
   for (at::ScalarType dtype : kAll) {
     const at::Tensor pred = sample({5, 6}, at::kBool), a = sample({5, 6}, dtype), b = sample({5, 6}, dtype);
     at::Tensor y = at::empty_like(a);
-    const auto plain = [](const at::Tensor& t) { return c10::isIntegralType(t.scalar_type(), true) ? t.to(at::kLong) : t; };
+    const auto plain = [](const at::Tensor& t) {
+      return c10::isIntegralType(t.scalar_type(), true) ? t.to(at::kLong) : t;
+    };
     const at::Tensor expected = at::where(pred, plain(a), plain(b)).to(dtype);
     run_step("select", {pred, a, b}, {y});
     expect_close(y, expected, 0, 0, c10::toString(dtype));
@@ -160,7 +162,9 @@ TEST(Clamp, ScalarAndFullBounds) {
     if (c10::isComplexType(dtype) || dtype == at::kBool) continue;
     const at::Tensor x = sample({5, 6}, dtype, 4, true);
     const at::Tensor low = at::full({}, 1, at::kLong).to(dtype), high = at::full({}, 3, at::kLong).to(dtype);
-    const auto plain = [](const at::Tensor& t) { return c10::isIntegralType(t.scalar_type(), true) ? t.to(at::kLong) : t; };
+    const auto plain = [](const at::Tensor& t) {
+      return c10::isIntegralType(t.scalar_type(), true) ? t.to(at::kLong) : t;
+    };
     const at::Tensor expected = at::clamp(plain(x), 1, 3).to(dtype);
     at::Tensor y = at::empty_like(x);
     run_step("clamp", {low, x, high}, {y});

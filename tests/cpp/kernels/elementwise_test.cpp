@@ -14,15 +14,19 @@ using Binary = std::function<at::Tensor(const at::Tensor&, const at::Tensor&)>;
 
 const std::vector<std::vector<int64_t>> kShapes = {{}, {0, 3}, {1}, {17}, {3, 4, 5}, {40, 1000}};
 const std::vector<at::ScalarType> kFloats = {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf};
-const std::vector<at::ScalarType> kIntegers = {at::kChar,   at::kByte, at::kShort,  at::kUInt16,
-                                               at::kInt,    at::kUInt32, at::kLong, at::kUInt64};
+const std::vector<at::ScalarType> kIntegers = {at::kChar, at::kByte,   at::kShort, at::kUInt16,
+                                               at::kInt,  at::kUInt32, at::kLong,  at::kUInt64};
 
 double tolerance(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kBFloat16: return 1.0 / 128;  // one step of bf16: the oracle rounds from f64, the kernel from f32
-    case at::kHalf: return 1.0 / 1024;
-    case at::kDouble: return 1e-12;
-    default: return 2e-5;
+    case at::kBFloat16:
+      return 1.0 / 128;  // one step of bf16: the oracle rounds from f64, the kernel from f32
+    case at::kHalf:
+      return 1.0 / 1024;
+    case at::kDouble:
+      return 1e-12;
+    default:
+      return 2e-5;
   }
 }
 
@@ -32,7 +36,8 @@ void check_unary(const std::string& op, const Unary& oracle, at::ScalarType dtyp
     at::Tensor x = sample(shape, dtype, 2.0, /*special=*/lowest < -1e200);
     if (x.is_floating_point() && lowest > -1e200) x = x.clamp(lowest, highest);
     const bool exact = c10::isIntegralType(dtype, true);
-    const at::Tensor expected = exact ? oracle(x) : oracle(x.to(x.is_complex() ? at::kComplexDouble : at::kDouble)).to(dtype);
+    const at::Tensor expected =
+        exact ? oracle(x) : oracle(x.to(x.is_complex() ? at::kComplexDouble : at::kDouble)).to(dtype);
     at::Tensor dense = at::empty_like(expected), odd = in_odd_layout(at::zeros_like(expected));
     run_step(op, {x}, {dense});
     run_step(op, {in_odd_layout(x)}, {odd});
@@ -108,11 +113,15 @@ at::Tensor map(const at::Tensor& x, double (*f)(double)) {
 TEST(Unary, FloatFunctionsThatAtenLacks) {
   for (at::ScalarType dtype : kFloats) {
     SCOPED_TRACE(c10::toString(dtype));
-    check_unary("cbrt", [](auto& x) { return map(x, [](double v) { return std::cbrt(v); }); }, dtype);
-    check_unary("round_nearest_afz", [](auto& x) { return map(x, [](double v) { return std::round(v); }); }, dtype);
-    check_unary("sign", [](auto& x) {
-      return map(x, [](double v) { return v != v || v == 0 ? v : v > 0 ? 1.0 : -1.0; });
-    }, dtype);
+    check_unary(
+        "cbrt", [](auto& x) { return map(x, [](double v) { return std::cbrt(v); }); }, dtype);
+    check_unary(
+        "round_nearest_afz", [](auto& x) { return map(x, [](double v) { return std::round(v); }); }, dtype);
+    check_unary(
+        "sign", [](auto& x) { return map(x, [](double v) { return v != v || v == 0 ? v
+                                                                  : v > 0          ? 1.0
+                                                                                   : -1.0; }); },
+        dtype);
   }
 }
 
@@ -128,13 +137,19 @@ TEST(Unary, SignKeepsNanAndSignedZero) {
 
 TEST(Unary, ComplexFunctions) {
   for (at::ScalarType dtype : {at::kComplexFloat, at::kComplexDouble}) {
-    check_unary("exponential", [](auto& x) { return x.exp(); }, dtype);
-    check_unary("tanh", [](auto& x) { return x.tanh(); }, dtype);
-    check_unary("negate", [](auto& x) { return x.neg(); }, dtype);
-    check_unary("sign", [](auto& x) { return x.sgn(); }, dtype);
+    check_unary(
+        "exponential", [](auto& x) { return x.exp(); }, dtype);
+    check_unary(
+        "tanh", [](auto& x) { return x.tanh(); }, dtype);
+    check_unary(
+        "negate", [](auto& x) { return x.neg(); }, dtype);
+    check_unary(
+        "sign", [](auto& x) { return x.sgn(); }, dtype);
     const at::Tensor z = sample({3, 4}, dtype);
     for (const char* op : {"abs", "real", "imag"}) {
-      const at::Tensor expected = std::string(op) == "abs" ? z.abs() : std::string(op) == "real" ? at::real(z) : at::imag(z);
+      const at::Tensor expected = std::string(op) == "abs"    ? z.abs()
+                                  : std::string(op) == "real" ? at::real(z)
+                                                              : at::imag(z);
       at::Tensor y = at::empty(z.sizes(), expected.scalar_type());
       run_step(op, {z}, {y});
       expect_close(y, expected.contiguous(), 1e-6, 1e-6, op);
@@ -217,17 +232,28 @@ TEST(Binary, Floats) {
   for (at::ScalarType dtype : kFloats) {
     for (const auto& shape : kShapes) {
       SCOPED_TRACE(c10::toString(dtype));
-      const at::Tensor a = sample(shape, dtype, 2.0, true), b = sample(shape, dtype, 2.0, true).flip(a.dim() > 0 ? std::vector<int64_t>{0} : std::vector<int64_t>{});
-      check_binary("add", [](auto& x, auto& y) { return x + y; }, a, b, 0);
-      check_binary("subtract", [](auto& x, auto& y) { return x - y; }, a, b, 0);
-      check_binary("multiply", [](auto& x, auto& y) { return x * y; }, a, b, 0);
-      check_binary("divide", [](auto& x, auto& y) { return x / y; }, a, b, 0);
+      const at::Tensor a = sample(shape, dtype, 2.0, true),
+                       b = sample(shape, dtype, 2.0, true)
+                               .flip(a.dim() > 0 ? std::vector<int64_t>{0} : std::vector<int64_t>{});
+      check_binary(
+          "add", [](auto& x, auto& y) { return x + y; }, a, b, 0);
+      check_binary(
+          "subtract", [](auto& x, auto& y) { return x - y; }, a, b, 0);
+      check_binary(
+          "multiply", [](auto& x, auto& y) { return x * y; }, a, b, 0);
+      check_binary(
+          "divide", [](auto& x, auto& y) { return x / y; }, a, b, 0);
       check_binary("remainder", exact_fmod, a, b, 0);
-      check_binary("power", [](auto& x, auto& y) { return at::pow(x, y); }, a, b, tolerance(dtype));
-      check_binary("maximum", [](auto& x, auto& y) { return at::maximum(x, y); }, a, b, 0);
-      check_binary("minimum", [](auto& x, auto& y) { return at::minimum(x, y); }, a, b, 0);
-      check_binary("atan2", [](auto& x, auto& y) { return at::atan2(x, y); }, a, b, tolerance(dtype));
-      check_binary("next_after", [](auto& x, auto& y) { return at::nextafter(x, y); }, a, b, 0);
+      check_binary(
+          "power", [](auto& x, auto& y) { return at::pow(x, y); }, a, b, tolerance(dtype));
+      check_binary(
+          "maximum", [](auto& x, auto& y) { return at::maximum(x, y); }, a, b, 0);
+      check_binary(
+          "minimum", [](auto& x, auto& y) { return at::minimum(x, y); }, a, b, 0);
+      check_binary(
+          "atan2", [](auto& x, auto& y) { return at::atan2(x, y); }, a, b, tolerance(dtype));
+      check_binary(
+          "next_after", [](auto& x, auto& y) { return at::nextafter(x, y); }, a, b, 0);
     }
     const at::Tensor s = sample({20}, dtype).abs() + 1.5, x = sample({20}, dtype).abs() + 0.5;
     at::Tensor y = at::empty_like(x);
@@ -304,8 +330,9 @@ TEST(Binary, IntegerCorners) {
 TEST(Binary, Bool) {
   const at::Tensor a = sample({50}, at::kBool), b = sample({50}, at::kBool);
   at::Tensor y = at::empty_like(a);
-  const std::pair<const char*, at::Tensor> cases[] = {{"and", a & b},      {"or", a | b},      {"xor", a ^ b}, {"add", a | b},
-                                                      {"multiply", a & b}, {"maximum", a | b}, {"minimum", a & b}};
+  const std::pair<const char*, at::Tensor> cases[] = {{"and", a & b},    {"or", a | b},       {"xor", a ^ b},
+                                                      {"add", a | b},    {"multiply", a & b}, {"maximum", a | b},
+                                                      {"minimum", a & b}};
   for (const auto& [op, expected] : cases) {
     run_step(op, {a, b}, {y});
     expect_close(y, expected, 0, 0, op);

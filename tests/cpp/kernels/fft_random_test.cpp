@@ -7,7 +7,8 @@ namespace {
 
 TEST(Fft, EveryTypeAndLength) {
   const at::Tensor z = sample({3, 4, 6}, at::kComplexFloat), x = sample({3, 4, 6}, at::kFloat);
-  at::Tensor y = at::empty_like(z), odd = in_odd_layout(z), half = at::empty({3, 4, 4}, at::kComplexFloat), back = at::empty({3, 4, 6});
+  at::Tensor y = at::empty_like(z), odd = in_odd_layout(z), half = at::empty({3, 4, 4}, at::kComplexFloat),
+             back = at::empty({3, 4, 6});
   run_step("fft", {z}, {y}, R"({"type":"FFT","length":[6]})");
   expect_close(y, at::fft_fft(z), 1e-4, 1e-4);
   run_step("fft", {in_odd_layout(z)}, {odd}, R"({"type":"FFT","length":[4,6]})");
@@ -34,7 +35,8 @@ TEST(Fft, RefusesWhatDoesNotFit) {
 
 at::Tensor state_of(std::vector<int64_t> words) { return at::tensor(words, at::kLong).to(at::kUInt64); }
 
-at::Tensor bits_of(const at::Tensor& state, at::Tensor& next, int64_t count, at::ScalarType dtype, const char* algorithm) {
+at::Tensor bits_of(const at::Tensor& state, at::Tensor& next, int64_t count, at::ScalarType dtype,
+                   const char* algorithm) {
   at::Tensor bits = at::empty({count}, dtype);
   next = at::empty_like(state);
   run_step("rng_bit_generator", {state}, {next, bits}, nxl::detail::concat("{\"algorithm\":\"", algorithm, "\"}"));
@@ -80,7 +82,8 @@ TEST(Random, WidthsLayoutsAndRefusals) {
   at::Tensor view = in_odd_layout(at::empty({2, 4}, at::kInt));
   run_step("rng_bit_generator", {state_of({3, 4})}, {next, view}, R"({"algorithm":"PHILOX"})");
   expect_close(view.contiguous().view(-1), words.to(at::kInt));
-  expect_refused("rng_bit_generator", {state_of({1})}, {next, view}, R"({"algorithm":"PHILOX"})", ErrorKind::kInvalid, "[2] or [3]");
+  expect_refused("rng_bit_generator", {state_of({1})}, {next, view}, R"({"algorithm":"PHILOX"})", ErrorKind::kInvalid,
+                 "[2] or [3]");
   expect_refused("rng_bit_generator", {state_of({1, 2})}, {at::empty_like(state_of({1, 2})), at::empty({3})},
                  R"({"algorithm":"PHILOX"})", ErrorKind::kUnsupported, "integer");
   expect_refused("rng_bit_generator", {state_of({1, 2})}, {at::empty_like(state_of({1, 2})), view},

@@ -119,9 +119,8 @@ TEST(Gather, EveryFormAndIndexType) {
         const bool is_unsigned = index_dtype == at::kUInt32 || index_dtype == at::kUInt64;
         const at::Tensor x = sample(c.operand, dtype), indices = random_indices(c, is_unsigned ? 0 : -3);
         at::Tensor expected = at::empty(c.result, dtype);
-        for_each(c, indices, /*clamp=*/true, [&](const Dims& operand, const Dims& at, bool) {
-          element(expected, at).copy_(element(x, operand));
-        });
+        for_each(c, indices, /*clamp=*/true,
+                 [&](const Dims& operand, const Dims& at, bool) { element(expected, at).copy_(element(x, operand)); });
         at::Tensor y = at::empty(c.result, dtype), odd = in_odd_layout(y);
         run_step("gather", {x, indices.to(index_dtype)}, {y}, gather_attributes(c));
         expect_close(y, expected);
@@ -135,9 +134,10 @@ TEST(Gather, EveryFormAndIndexType) {
 TEST(Gather, LargeEmbeddingOverTwoThreads) {
   const at::Tensor table = sample({1000, 64}, at::kBFloat16), rows = at::randint(0, 1000, {2000}, at::kLong);
   at::Tensor y = at::empty({2000, 64}, at::kBFloat16);
-  run_step("gather", {table, rows}, {y},
-           R"({"offset_dims":[1],"collapsed_slice_dims":[0],"start_index_map":[0],"index_vector_dim":1,"slice_sizes":[1,64]})",
-           2);
+  run_step(
+      "gather", {table, rows}, {y},
+      R"({"offset_dims":[1],"collapsed_slice_dims":[0],"start_index_map":[0],"index_vector_dim":1,"slice_sizes":[1,64]})",
+      2);
   expect_close(y, table.index_select(0, rows));
 }
 

@@ -16,10 +16,14 @@ at::Tensor exact(const at::Tensor& a, const at::Tensor& b) { return at::matmul(a
 
 double tolerance(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kBFloat16: return 1.0 / 128;
-    case at::kHalf: return 1.0 / 1024;
-    case at::kDouble: return 1e-11;
-    default: return 1e-4;
+    case at::kBFloat16:
+      return 1.0 / 128;
+    case at::kHalf:
+      return 1.0 / 1024;
+    case at::kDouble:
+      return 1e-11;
+    default:
+      return 1e-4;
   }
 }
 
@@ -101,7 +105,8 @@ TEST(DotGeneral, SeveralFreeAndContractingDimensions) {
 }
 
 TEST(DotGeneral, IntegersBoolsAndComplex) {
-  for (at::ScalarType dtype : {at::kChar, at::kByte, at::kShort, at::kUInt16, at::kInt, at::kUInt32, at::kLong, at::kUInt64}) {
+  for (at::ScalarType dtype :
+       {at::kChar, at::kByte, at::kShort, at::kUInt16, at::kInt, at::kUInt32, at::kLong, at::kUInt64}) {
     const at::Tensor a = sample({5, 9}, dtype), b = sample({9, 4}, dtype);
     at::Tensor y = at::empty({5, 4}, dtype);
     run_step("dot_general", {a, b}, {y}, kPlain);

@@ -8,12 +8,14 @@ namespace nxl::host::testing {
 namespace {
 
 TEST(Sort, OneOperand) {
-  for (at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kInt, at::kByte, at::kLong, at::kBool}) {
+  for (at::ScalarType dtype :
+       {at::kFloat, at::kBFloat16, at::kHalf, at::kDouble, at::kInt, at::kByte, at::kLong, at::kBool}) {
     for (int64_t dim : {0, 1}) {
       for (const bool descending : {false, true}) {
         const at::Tensor x = sample({20, 13}, dtype, 2, true);
         const at::Tensor expected = std::get<0>(x.sort(true, dim, descending));
-        const std::string attributes = nxl::detail::concat("{\"dim\":", dim, ",\"stable\":true,\"descending\":", descending ? "true" : "false", "}");
+        const std::string attributes = nxl::detail::concat(
+            "{\"dim\":", dim, ",\"stable\":true,\"descending\":", descending ? "true" : "false", "}");
         at::Tensor y = at::empty_like(x), odd = in_odd_layout(x);
         run_step("sort", {x}, {y}, attributes);
         expect_close(y, expected, 0, 0, c10::toString(dtype));
@@ -57,7 +59,8 @@ TEST(TopK, LargestFirstTiesByIndexNanOnTop) {
     const at::Tensor x = sample({4, 100}, dtype);
     const auto [sorted, order] = x.sort(true, 1, true);
     for (int64_t k : {1, 7, 100}) {
-      at::Tensor values = at::empty({4, k}, dtype), indices = at::empty({4, k}, at::kLong), narrow = at::empty({4, k}, at::kInt);
+      at::Tensor values = at::empty({4, k}, dtype), indices = at::empty({4, k}, at::kLong),
+                 narrow = at::empty({4, k}, at::kInt);
       run_step("top_k", {x}, {values, indices}, nxl::detail::concat("{\"k\":", k, "}"));
       expect_close(values, sorted.slice(1, 0, k).contiguous());
       expect_close(indices, order.slice(1, 0, k).contiguous());
@@ -69,7 +72,8 @@ TEST(TopK, LargestFirstTiesByIndexNanOnTop) {
   at::Tensor values = at::empty({3}), indices = at::empty({3}, at::kLong);
   run_step("top_k", {x}, {values, indices}, R"({"k":3})");
   expect_close(indices, at::tensor({1, 3, 2}, at::kLong));
-  expect_refused("top_k", {x}, {at::empty({5}), at::empty({5}, at::kLong)}, R"({"k":5})", ErrorKind::kInvalid, "`k` is 5");
+  expect_refused("top_k", {x}, {at::empty({5}), at::empty({5}, at::kLong)}, R"({"k":5})", ErrorKind::kInvalid,
+                 "`k` is 5");
   expect_refused("top_k", {x}, {at::empty({3}), at::empty({2}, at::kLong)}, R"({"k":3})", ErrorKind::kInvalid, "shape");
 }
 
@@ -87,8 +91,8 @@ TEST(Cumulative, EveryKindAndDirection) {
                                                             {"minimum", std::get<0>(from.cummin(dim))}};
         for (const auto& [kind, result] : cases) {
           const at::Tensor expected = (reverse ? result.flip(dim) : result).to(dtype);
-          const std::string attributes =
-              nxl::detail::concat("{\"dim\":", dim, ",\"kind\":\"", kind, "\",\"reverse\":", reverse ? "true" : "false", "}");
+          const std::string attributes = nxl::detail::concat("{\"dim\":", dim, ",\"kind\":\"", kind,
+                                                             "\",\"reverse\":", reverse ? "true" : "false", "}");
           const double t = exact ? 0 : dtype == at::kFloat ? 1e-5 : 1.0 / 128;
           at::Tensor y = at::empty_like(x), odd = in_odd_layout(x);
           run_step("cumulative", {x}, {y}, attributes);

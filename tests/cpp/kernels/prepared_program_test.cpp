@@ -41,7 +41,8 @@ TEST(PreparedProgram, AnAliasedOutputIsItsInput) {
   ProgramBuilder builder;
   builder.input(cache);
   const uint32_t target = builder.output(cache), update = builder.input(row);
-  const uint32_t start = builder.constant(at::scalar_tensor(2, at::kInt)), zero = builder.constant(at::scalar_tensor(0, at::kInt));
+  const uint32_t start = builder.constant(at::scalar_tensor(2, at::kInt)),
+                 zero = builder.constant(at::scalar_tensor(0, at::kInt));
   builder.step("dynamic_update_slice", {update, start, zero}, {target});
   ASSERT_TRUE(builder.run().is_ok());
   expect_close(cache, expected);

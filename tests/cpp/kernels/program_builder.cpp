@@ -20,24 +20,42 @@ const auto* const kOneThread = ::testing::AddGlobalTestEnvironment(new OneThread
 
 DType dtype_of(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kBool: return DType::kBool;
-    case at::kChar: return DType::kInt8;
-    case at::kByte: return DType::kUInt8;
-    case at::kShort: return DType::kInt16;
-    case at::kUInt16: return DType::kUInt16;
-    case at::kInt: return DType::kInt32;
-    case at::kUInt32: return DType::kUInt32;
-    case at::kLong: return DType::kInt64;
-    case at::kUInt64: return DType::kUInt64;
-    case at::kBFloat16: return DType::kBFloat16;
-    case at::kHalf: return DType::kFloat16;
-    case at::kFloat: return DType::kFloat32;
-    case at::kDouble: return DType::kFloat64;
-    case at::kFloat8_e4m3fn: return DType::kFloat8E4M3FN;
-    case at::kFloat8_e5m2: return DType::kFloat8E5M2;
-    case at::kComplexFloat: return DType::kComplex64;
-    case at::kComplexDouble: return DType::kComplex128;
-    default: throw std::invalid_argument("no such dtype in a program");
+    case at::kBool:
+      return DType::kBool;
+    case at::kChar:
+      return DType::kInt8;
+    case at::kByte:
+      return DType::kUInt8;
+    case at::kShort:
+      return DType::kInt16;
+    case at::kUInt16:
+      return DType::kUInt16;
+    case at::kInt:
+      return DType::kInt32;
+    case at::kUInt32:
+      return DType::kUInt32;
+    case at::kLong:
+      return DType::kInt64;
+    case at::kUInt64:
+      return DType::kUInt64;
+    case at::kBFloat16:
+      return DType::kBFloat16;
+    case at::kHalf:
+      return DType::kFloat16;
+    case at::kFloat:
+      return DType::kFloat32;
+    case at::kDouble:
+      return DType::kFloat64;
+    case at::kFloat8_e4m3fn:
+      return DType::kFloat8E4M3FN;
+    case at::kFloat8_e5m2:
+      return DType::kFloat8E5M2;
+    case at::kComplexFloat:
+      return DType::kComplex64;
+    case at::kComplexDouble:
+      return DType::kComplex128;
+    default:
+      throw std::invalid_argument("no such dtype in a program");
   }
 }
 
@@ -155,7 +173,8 @@ void expect_close(const at::Tensor& actual, const at::Tensor& expected, double r
   };
   const at::Tensor a = plain(actual), e = plain(expected);
   const bool close = a.is_floating_point() ? at::allclose(a, e, rtol, atol, /*equal_nan=*/true) : at::equal(a, e);
-  EXPECT_TRUE(close) << what << "\nactual\n" << a.flatten().slice(0, 0, 64) << "\nexpected\n"
+  EXPECT_TRUE(close) << what << "\nactual\n"
+                     << a.flatten().slice(0, 0, 64) << "\nexpected\n"
                      << e.flatten().slice(0, 0, 64);
 }
 

@@ -67,8 +67,8 @@ TEST(Reduce, NanPassesThroughMaximumAndMinimum) {
     const double init = std::string(kind) == "maximum" ? -std::numeric_limits<double>::infinity()
                                                        : std::numeric_limits<double>::infinity();
     check(x, {1}, kind, init, reduced(x, {1}, kind), 0);
-    check(x, {0}, kind, 0, std::string(kind) == "maximum" ? reduced(x, {0}, kind).clamp_min(0)
-                                                          : reduced(x, {0}, kind).clamp_max(0), 0);
+    check(x, {0}, kind, 0,
+          std::string(kind) == "maximum" ? reduced(x, {0}, kind).clamp_min(0) : reduced(x, {0}, kind).clamp_max(0), 0);
   }
 }
 
@@ -79,7 +79,8 @@ TEST(Reduce, EmptyDimensionsGiveInit) {
 }
 
 TEST(Reduce, IntegersAndBools) {
-  for (at::ScalarType dtype : {at::kChar, at::kByte, at::kShort, at::kUInt16, at::kInt, at::kUInt32, at::kLong, at::kUInt64}) {
+  for (at::ScalarType dtype :
+       {at::kChar, at::kByte, at::kShort, at::kUInt16, at::kInt, at::kUInt32, at::kLong, at::kUInt64}) {
     const at::Tensor x = sample({4, 6}, dtype), wide = x.to(at::kLong);
     check(x, {0}, "add", 3, (wide.sum(0) + 3).to(dtype), 0);
     check(x, {1}, "multiply", 1, wide.prod(1).to(dtype), 0);
@@ -107,7 +108,8 @@ TEST(Reduce, RefusesWhatDoesNotFit) {
   expect_refused("reduce", {x, zero}, {at::empty({3})}, attributes({2}, "add"), ErrorKind::kInvalid, "dimension 2");
   expect_refused("reduce", {x, zero}, {at::empty({3})}, attributes({1}, "mean"), ErrorKind::kInvalid, "`mean`");
   expect_refused("reduce", {x, zero}, {at::empty({3})}, attributes({1}, "xor"), ErrorKind::kUnsupported, "Float");
-  expect_refused("reduce", {x, at::zeros({1})}, {at::empty({3})}, attributes({1}, "add"), ErrorKind::kInvalid, "scalar");
+  expect_refused("reduce", {x, at::zeros({1})}, {at::empty({3})}, attributes({1}, "add"), ErrorKind::kInvalid,
+                 "scalar");
   expect_refused("reduce", {x, zero}, {at::empty({3})}, R"({"dims":[1]})", ErrorKind::kInvalid, "kind");
 }
 

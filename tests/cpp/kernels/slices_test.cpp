@@ -47,7 +47,8 @@ TEST(DynamicUpdateSlice, WritesOnlyItsWindow) {
 TEST(Slices, RefuseWhatDoesNotFit) {
   const at::Tensor x = at::ones({4, 4});
   expect_refused("dynamic_slice", {x, index(0)}, {at::empty({2, 2})}, "{}", ErrorKind::kInvalid, "takes 3 inputs");
-  expect_refused("dynamic_slice", {x, index(0), index(0)}, {at::empty({2, 5})}, "{}", ErrorKind::kInvalid, "5 elements");
+  expect_refused("dynamic_slice", {x, index(0), index(0)}, {at::empty({2, 5})}, "{}", ErrorKind::kInvalid,
+                 "5 elements");
   expect_refused("dynamic_slice", {x, index(0), at::ones({2}, at::kInt)}, {at::empty({2, 2})}, "{}",
                  ErrorKind::kInvalid, "scalar");
   expect_refused("dynamic_slice", {x, index(0), at::ones({})}, {at::empty({2, 2})}, "{}", ErrorKind::kInvalid,

@@ -54,12 +54,18 @@ at::Tensor window_oracle(at::Tensor x, const Window& w, const std::string& kind,
     at::Tensor total;
     for (int64_t tap = 0; tap < w.size[u]; ++tap) {
       const int64_t first = tap * w.dilation[u];
-      const at::Tensor part = count == 0 ? x.slice(d, 0, 0) : x.slice(d, first, first + (count - 1) * w.stride[u] + 1, w.stride[u]);
-      if (!total.defined()) total = part;
-      else if (kind == "add") total = total + part;
-      else if (kind == "maximum") total = at::maximum(total, part);
-      else if (kind == "minimum") total = at::minimum(total, part);
-      else total = total * part;
+      const at::Tensor part =
+          count == 0 ? x.slice(d, 0, 0) : x.slice(d, first, first + (count - 1) * w.stride[u] + 1, w.stride[u]);
+      if (!total.defined())
+        total = part;
+      else if (kind == "add")
+        total = total + part;
+      else if (kind == "maximum")
+        total = at::maximum(total, part);
+      else if (kind == "minimum")
+        total = at::minimum(total, part);
+      else
+        total = total * part;
     }
     x = total;
   }
@@ -77,7 +83,8 @@ TEST(ReduceWindow, PaddingStridesAndDilations) {
       {{1, 9, 1}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {0, 0, 0}},
   };
   for (const Window& w : windows) {
-    for (const auto& [kind, identity] : {std::pair<std::string, double>{"add", 0}, {"maximum", -inf}, {"minimum", inf}, {"multiply", 1}}) {
+    for (const auto& [kind, identity] :
+         {std::pair<std::string, double>{"add", 0}, {"maximum", -inf}, {"minimum", inf}, {"multiply", 1}}) {
       for (at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
         const at::Tensor x = sample({3, 8, 9}, dtype, 1);
         const at::Tensor expected = window_oracle(x.to(at::kDouble), w, kind, identity).to(dtype);
@@ -99,7 +106,8 @@ TEST(ReduceWindow, IntegersScalarsAndRefusals) {
   run_step("reduce_window", {x, at::zeros({}, at::kInt)}, {y}, R"({"window_dimensions":[3],"kind":"add"})");
   expect_close(y, (x.slice(0, 0, 8) + x.slice(0, 1, 9) + x.slice(0, 2, 10)));
   at::Tensor scalar = at::empty({});
-  run_step("reduce_window", {at::full({}, 4.0), at::full({}, 3.0)}, {scalar}, R"({"window_dimensions":[],"kind":"add"})");
+  run_step("reduce_window", {at::full({}, 4.0), at::full({}, 3.0)}, {scalar},
+           R"({"window_dimensions":[],"kind":"add"})");
   EXPECT_EQ(scalar.item<float>(), 7);
   expect_refused("reduce_window", {x, at::zeros({}, at::kInt)}, {y}, R"({"window_dimensions":[4],"kind":"add"})",
                  ErrorKind::kInvalid, "shape");
@@ -130,8 +138,8 @@ at::Tensor convolution_oracle(at::Tensor x, at::Tensor w, const Convolution& c) 
   const int64_t batch = x.size(0) / c.batch_groups, out_each = w.size(0) / groups;
   std::vector<at::Tensor> parts;
   for (int64_t g = 0; g < groups; ++g) {
-    const at::Tensor xg = c.batch_groups > 1 ? x.slice(0, g * batch, (g + 1) * batch)
-                                             : x.slice(1, g * w.size(1), (g + 1) * w.size(1));
+    const at::Tensor xg =
+        c.batch_groups > 1 ? x.slice(0, g * batch, (g + 1) * batch) : x.slice(1, g * w.size(1), (g + 1) * w.size(1));
     const at::Tensor wg = w.slice(0, g * out_each, (g + 1) * out_each);
     // Tap by tap: a product of features for every position of the kernel.
     Dims taps(static_cast<size_t>(rank), 0);
@@ -168,15 +176,17 @@ std::string convolution_attributes(const Convolution& c, bool channels_last) {
   std::iota(spatial.begin(), spatial.end(), channels_last ? 1 : 2);
   std::iota(kernel_spatial.begin(), kernel_spatial.end(), channels_last ? 0 : 2);
   std::string reversal = "\"window_reversal\":[";
-  for (size_t d = 0; d < c.reversal.size(); ++d) reversal += std::string(d == 0 ? "" : ",") + (c.reversal[d] ? "true" : "false");
+  for (size_t d = 0; d < c.reversal.size(); ++d)
+    reversal += std::string(d == 0 ? "" : ",") + (c.reversal[d] ? "true" : "false");
   const int64_t feature = channels_last ? rank + 1 : 1;
   return "{" + ints("window_strides", c.stride) + ints("lhs_dilation", c.base) + ints("rhs_dilation", c.dilation) +
          pairs(c.low, c.high) + reversal + "]," + ints("input_spatial", spatial) + ints("output_spatial", spatial) +
          ints("kernel_spatial", kernel_spatial) +
-         nxl::detail::concat("\"input_batch\":0,\"output_batch\":0,\"input_feature\":", feature, ",\"output_feature\":",
-                             feature, ",\"kernel_input_feature\":", channels_last ? rank : 1,
-                             ",\"kernel_output_feature\":", channels_last ? rank + 1 : 0, ",\"feature_group_count\":",
-                             c.feature_groups, ",\"batch_group_count\":", c.batch_groups, "}");
+         nxl::detail::concat("\"input_batch\":0,\"output_batch\":0,\"input_feature\":", feature,
+                             ",\"output_feature\":", feature, ",\"kernel_input_feature\":", channels_last ? rank : 1,
+                             ",\"kernel_output_feature\":", channels_last ? rank + 1 : 0,
+                             ",\"feature_group_count\":", c.feature_groups, ",\"batch_group_count\":", c.batch_groups,
+                             "}");
 }
 
 const std::vector<Convolution>& convolutions() {
@@ -225,8 +235,10 @@ TEST(Convolution, IntegersAndComplex) {
   const at::Tensor z = sample(c.input, at::kComplexFloat, 1), v = sample(c.kernel, at::kComplexFloat, 1);
   at::Tensor u = at::empty({2, 4, 8, 9}, at::kComplexFloat);
   run_step("convolution", {z, v}, {u}, convolution_attributes(c, false));
-  const at::Tensor real = convolution_oracle(at::real(z), at::real(v), c) - convolution_oracle(at::imag(z), at::imag(v), c);
-  const at::Tensor imaginary = convolution_oracle(at::real(z), at::imag(v), c) + convolution_oracle(at::imag(z), at::real(v), c);
+  const at::Tensor real =
+      convolution_oracle(at::real(z), at::real(v), c) - convolution_oracle(at::imag(z), at::imag(v), c);
+  const at::Tensor imaginary =
+      convolution_oracle(at::real(z), at::imag(v), c) + convolution_oracle(at::imag(z), at::real(v), c);
   expect_close(u, at::complex(real, imaginary).to(at::kComplexFloat), 1e-4, 1e-3);
 }
 
