@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import operator_sweep as sweep
 import pytest
 import torch
@@ -14,12 +16,15 @@ GROUPS = [sorted(OPERATORS)[start : start + 25] for start in range(0, len(OPERAT
 group = pytest.mark.parametrize("names", GROUPS, ids=[f"{names[0]}..{names[-1]}" for names in GROUPS])
 
 
-def _run(names: list[str], dtypes_per_operator: int | None) -> None:
+VARIANTS = (sweep.check_inplace, sweep.check_out)
+
+
+def _run(names: list[str], checks: tuple[Callable[..., bool], ...], dtypes_per_operator: int | None) -> None:
     failures = []
     for name in names:
         op = OPERATORS[name]
         for dtype in sweep.dtypes(op)[:dtypes_per_operator]:
-            for check in (sweep.check, sweep.check_inplace, sweep.check_out):
+            for check in checks:
                 try:
                     check(name, op, dtype)
                 except Exception as error:
@@ -36,20 +41,26 @@ def test_every_exception_names_an_operator_that_exists() -> None:
 
 @group
 def test_every_operator_in_one_dtype(names: list[str]) -> None:
-    _run(names, 1)
+    _run(names, (sweep.check,), 1)
 
 
 @pytest.mark.long
 @group
 def test_every_operator_in_every_dtype(names: list[str]) -> None:
-    _run(names, None)
+    _run(names, (sweep.check,), None)
+
+
+@pytest.mark.long
+@group
+def test_in_place_and_out_variants(names: list[str]) -> None:
+    _run(names, VARIANTS, 1)
 
 
 @pytest.mark.long
 @group
 @pytest.mark.usefixtures("staged")
 def test_every_operator_with_staged_copies(names: list[str]) -> None:
-    _run(names, 1)
+    _run(names, (sweep.check, *VARIANTS), 1)
 
 
 @pytest.mark.long
