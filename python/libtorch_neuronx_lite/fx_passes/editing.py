@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -92,8 +91,3 @@ def source_line(node: fx.Node) -> str | None:
     number, _, function = rest.partition(", in ")
     code = frames[heads[-1] + 1] if heads[-1] + 1 < len(frames) else ""
     return f"{file}:{number}, in {function}: {code}".rstrip(": ")
-
-
-def is_floating(value: Any, *dtypes: torch.dtype) -> bool:
-    """Tell whether a fake value is a tensor of one of the dtypes."""
-    return isinstance(value, torch.Tensor) and value.dtype in dtypes

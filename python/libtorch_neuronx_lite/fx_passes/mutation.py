@@ -51,12 +51,9 @@ def take_mutations(gm: fx.GraphModule) -> Mutations:
             values[argument] = value
             written[node] = argument
             node.replace_all_uses_with(value, delete_user_cb=lambda user: user.op != "output")
-        elif node.target._schema.is_mutable and node.target not in _HARMLESS:
+        elif node.target._schema.is_mutable:
             raise _not_an_argument(node)
     return Mutations(values, written)
-
-
-_HARMLESS: frozenset[object] = frozenset()
 
 
 def _like(gm: fx.GraphModule, node: fx.Node, argument: fx.Node, value: fx.Node) -> fx.Node:
