@@ -119,8 +119,8 @@ void bind_executable(py::module_& m) {
       .def_property_readonly("closed", &LoadedGraph::closed)
       .def("close", &LoadedGraph::close, py::call_guard<py::gil_scoped_release>());
   py::class_<GraphCall, std::shared_ptr<GraphCall>>(m, "GraphCall")
-      .def(py::init(&make_call), py::arg("executable"), py::arg("argument_indices"),
-           py::arg("result_plan"), py::arg("has_rng_seed") = false)
+      .def(py::init(&make_call), py::arg("executable"), py::arg("argument_indices"), py::arg("result_plan"),
+           py::arg("has_rng_seed") = false)
       .def_property_readonly("argument_indices", &GraphCall::argument_indices)
       .def("__call__", &call, py::arg("arguments"));
   // Tests only: copy through the runtime as on a chip, where the host cannot address device memory.

@@ -22,16 +22,13 @@ bool is_neuron(const at::Tensor& tensor) { return tensor.device().type() == c10:
 // Equal bytes on both sides give an equal tensor: the copy needs no kernel.
 bool is_plain_copy(const at::Tensor& from, const at::Tensor& to) {
   return from.scalar_type() == to.scalar_type() && from.sizes() == to.sizes() && from.is_contiguous() &&
-         to.is_contiguous() && from.is_conj() == to.is_conj() && from.is_neg() == to.is_neg() &&
-         !from._is_zerotensor();
+         to.is_contiguous() && from.is_conj() == to.is_conj() && from.is_neg() == to.is_neg() && !from._is_zerotensor();
 }
 
 // Holds the host storage until a queued copy is done with its memory.
 std::shared_ptr<void> keep(const at::Tensor& tensor) { return std::make_shared<c10::Storage>(tensor.storage()); }
 
-bool is_pinned(const at::Tensor& cpu) {
-  return at::detail::getPrivateUse1Hooks().isPinnedPtr(cpu.storage().data());
-}
+bool is_pinned(const at::Tensor& cpu) { return at::detail::getPrivateUse1Hooks().isPinnedPtr(cpu.storage().data()); }
 
 // Queues the copy behind the executions in flight and returns at once: only for pinned host memory, which the caller
 // promised not to touch before it synchronizes. False when this copy does not qualify.
@@ -55,13 +52,13 @@ bool queue_copy(const at::Tensor& from, const at::Tensor& to) {
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
   TORCH_CHECK(self.defined() && dst.defined(), "copy of an undefined tensor");
-  TORCH_CHECK_NOT_IMPLEMENTED(self.layout() == c10::kStrided && dst.layout() == c10::kStrided,
-                              "copy between neuron and a ", self.layout() == c10::kStrided ? dst.layout() : self.layout(),
-                              " tensor: call .to_dense() first");
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      self.layout() == c10::kStrided && dst.layout() == c10::kStrided, "copy between neuron and a ",
+      self.layout() == c10::kStrided ? dst.layout() : self.layout(), " tensor: call .to_dense() first");
   TORCH_CHECK_NOT_IMPLEMENTED(!self.is_quantized() && !dst.is_quantized(),
                               "neuron does not hold quantized tensors: call .dequantize() first");
-  TORCH_CHECK_NOT_IMPLEMENTED((self.is_cpu() || is_neuron(self)) && (dst.is_cpu() || is_neuron(dst)),
-                              "copy from ", self.device(), " to ", dst.device(), ": copy through the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED((self.is_cpu() || is_neuron(self)) && (dst.is_cpu() || is_neuron(dst)), "copy from ",
+                              self.device(), " to ", dst.device(), ": copy through the CPU");
   if (non_blocking && self.is_cpu() != dst.is_cpu() && queue_copy(self, dst)) return dst;
 
   std::optional<HostScope> from_scope;

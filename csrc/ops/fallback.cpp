@@ -28,12 +28,14 @@ void apply_policy(OperatorPlan& plan) {
       return;
     case FallbackMode::kWarn:
       if (!plan.warned.load(std::memory_order_relaxed) && !plan.warned.exchange(true)) {
-        TORCH_WARN(plan.name, " runs on the host CPU: neuron executes compiled graphs only. This is said once per "
+        TORCH_WARN(plan.name,
+                   " runs on the host CPU: neuron executes compiled graphs only. This is said once per "
                    "operator; NEURON_LIBTORCH_EAGER_FALLBACK=allow silences it, error refuses such calls.");
       }
       return;
     case FallbackMode::kError:
-      TORCH_CHECK_NOT_IMPLEMENTED(false, plan.name, " has no neuron kernel, and NEURON_LIBTORCH_EAGER_FALLBACK=error "
+      TORCH_CHECK_NOT_IMPLEMENTED(false, plan.name,
+                                  " has no neuron kernel, and NEURON_LIBTORCH_EAGER_FALLBACK=error "
                                   "forbids running it on the host CPU. Compile the model, or set the variable to warn "
                                   "or allow.");
   }
@@ -107,8 +109,8 @@ class Call {
 
   const OperatorPlan& plan_;
   IValue* arguments_;
-  bool results_stay_ = false;              // the device argument asks for the CPU
-  c10::SmallVector<at::Tensor, 2> written_;       // neuron tensors that the operator may write
+  bool results_stay_ = false;                      // the device argument asks for the CPU
+  c10::SmallVector<at::Tensor, 2> written_;        // neuron tensors that the operator may write
   c10::SmallVector<at::Tensor, 2> cpu_arguments_;  // a result that IS one of these stays where it is
 };
 

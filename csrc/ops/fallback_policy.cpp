@@ -53,11 +53,9 @@ std::map<std::string, uint64_t> fallback_counts() {
 
 uint64_t fallback_total() {
   uint64_t total = 0;
-  for_each_plan(
-      [](OperatorPlan& plan, void* context) {
-        *static_cast<uint64_t*>(context) += plan.calls.load(std::memory_order_relaxed);
-      },
-      &total);
+  for_each_plan([](OperatorPlan& plan,
+                   void* context) { *static_cast<uint64_t*>(context) += plan.calls.load(std::memory_order_relaxed); },
+                &total);
   return total;
 }
 

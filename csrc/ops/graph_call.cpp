@@ -90,8 +90,10 @@ GraphCall::GraphCall(std::shared_ptr<LoadedGraph> graph, std::vector<int64_t> ar
     least_arguments_ = std::max(least_arguments_, index + 1);
   }
   if (has_rng_seed_) {
-    TORCH_CHECK_VALUE(inputs.back().bytes == 2 * sizeof(int64_t), "the random seed is the last input, i64[2] (16 "
-                      "bytes), but '", inputs.back().name, "' has ", inputs.back().bytes, " bytes");
+    TORCH_CHECK_VALUE(inputs.back().bytes == 2 * sizeof(int64_t),
+                      "the random seed is the last input, i64[2] (16 "
+                      "bytes), but '",
+                      inputs.back().name, "' has ", inputs.back().bytes, " bytes");
   }
   for (const TensorSpec& output : outputs) {
     if (output.alias_input < 0) continue;
@@ -102,8 +104,10 @@ GraphCall::GraphCall(std::shared_ptr<LoadedGraph> graph, std::vector<int64_t> ar
   }
   for (GraphResult& result : results_) {
     if (result.kind == GraphResult::Kind::kOutput) {
-      TORCH_CHECK_VALUE(result.index >= 0 && static_cast<size_t>(result.index) < outputs.size(), "result plan names "
-                        "output ", result.index, ", but the executable has ", outputs.size());
+      TORCH_CHECK_VALUE(result.index >= 0 && static_cast<size_t>(result.index) < outputs.size(),
+                        "result plan names "
+                        "output ",
+                        result.index, ", but the executable has ", outputs.size());
       const int alias = outputs[result.index].alias_input;
       if (alias >= 0) result = {GraphResult::Kind::kInput, argument_indices_[alias]};
     } else if (result.kind == GraphResult::Kind::kInput) {
@@ -180,9 +184,9 @@ std::vector<at::Tensor> GraphCall::run(std::span<const at::Tensor* const> argume
     outputs[i] = nxl::device::tensor_handle(results[i]);
   }
   uint64_t ticket = 0;
-  const Status status = graph_->executable().run(std::span<nrt_tensor_t* const>(inputs.data(), inputs.size()),
-                                                 std::span<nrt_tensor_t* const>(outputs.data(), outputs.size()),
-                                                 &ticket);
+  const Status status =
+      graph_->executable().run(std::span<nrt_tensor_t* const>(inputs.data(), inputs.size()),
+                               std::span<nrt_tensor_t* const>(outputs.data(), outputs.size()), &ticket);
   if (__builtin_expect(!status.is_ok(), 0)) nxl::device::throw_if_failed(status, "compiled graph");
   for (size_t i = 0; i < fed; ++i) {
     if (!input_is_written_[i]) continue;

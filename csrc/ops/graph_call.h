@@ -61,8 +61,8 @@ class __attribute__((visibility("default"))) GraphCall {
   // argument_indices: for each input of the executable (without the seed) the position of its tensor among the
   // arguments. has_rng_seed: the last input takes {seed, offset} as i64[2] from the device's generator. Throws
   // c10::ValueError when the numbers do not fit the executable.
-  GraphCall(std::shared_ptr<LoadedGraph> graph, std::vector<int64_t> argument_indices,
-            std::vector<GraphResult> results, bool has_rng_seed);
+  GraphCall(std::shared_ptr<LoadedGraph> graph, std::vector<int64_t> argument_indices, std::vector<GraphResult> results,
+            bool has_rng_seed);
 
   const LoadedGraph& graph() const { return *graph_; }
   const std::vector<int64_t>& argument_indices() const { return argument_indices_; }

@@ -64,9 +64,8 @@ std::pair<size_t, size_t> byte_window(const at::Tensor& tensor) {
 }
 
 void check_holdable(const at::Tensor& result) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !result.is_quantized(), "neuron does not hold quantized tensors (this result is ", result.scalar_type(),
-      "); call .cpu() first and quantize on the CPU");
+  TORCH_CHECK_NOT_IMPLEMENTED(!result.is_quantized(), "neuron does not hold quantized tensors (this result is ",
+                              result.scalar_type(), "); call .cpu() first and quantize on the CPU");
   TORCH_CHECK_NOT_IMPLEMENTED(!result.is_nested(),
                               "neuron holds dense strided tensors only (this result is nested); call .cpu() first and "
                               "work on the CPU");
@@ -245,8 +244,8 @@ void HostScope::settle(const at::Tensor& neuron) {
     const size_t needed = storage.window_begin + storage.host->nbytes();
     grow_storage(neuron.storage(), needed);
     nxl::device::wait_for_host_access(device_);
-    write_device(static_cast<std::byte*>(storage.neuron->mutable_data()) + storage.window_begin,
-                 storage.host->data(), storage.host->nbytes());
+    write_device(static_cast<std::byte*>(storage.neuron->mutable_data()) + storage.window_begin, storage.host->data(),
+                 storage.host->nbytes());
     storage.window_end = needed;
     storage.opened_data = storage.host->mutable_data();
   } else if (staged_) {
@@ -289,8 +288,7 @@ at::Tensor HostScope::adopt(const at::Tensor& result) {
     if (storage.host && storage.host.get() == result.storage().unsafeGetStorageImpl()) {
       return tensor_over(c10::Storage(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage.neuron)), kNeuronKeys,
                          result,
-                         result.storage_offset() +
-                             static_cast<int64_t>(storage.window_begin / result.element_size()));
+                         result.storage_offset() + static_cast<int64_t>(storage.window_begin / result.element_size()));
     }
   }
   return copy_to_device(result);

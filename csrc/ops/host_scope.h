@@ -42,8 +42,8 @@ class HostScope {
   struct OpenStorage {
     c10::StorageImpl* neuron;  // kept alive by the tensors that were opened
     c10::intrusive_ptr<c10::StorageImpl> host;
-    void* opened_data;     // what host's data pointer was when it was opened: another value means a resize
-    size_t window_begin;   // staged: first byte of the device storage that `host` holds
+    void* opened_data;    // what host's data pointer was when it was opened: another value means a resize
+    size_t window_begin;  // staged: first byte of the device storage that `host` holds
     size_t window_end;
   };
   struct OpenTensor {

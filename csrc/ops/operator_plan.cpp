@@ -93,8 +93,7 @@ Registry& registry() {
 OperatorPlan* find_or_make(const c10::OperatorHandle& op) {
   static const bool listening = [] {
     // The listener lives in the dispatcher for as long as the process: the handle that would remove it is leaked.
-    new c10::RegistrationHandleRAII(
-        c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Forget>()));
+    new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(std::make_unique<Forget>()));
     return true;
   }();
   (void)listening;

@@ -8,8 +8,8 @@ namespace nxl::ops {
 namespace {
 
 void refuse(const c10::OperatorHandle& op, const char* kind, const char* remedy) {
-  TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(), ": neuron holds dense strided tensors only, and one of these is ",
-                              kind, "; ", remedy);
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name(),
+                              ": neuron holds dense strided tensors only, and one of these is ", kind, "; ", remedy);
 }
 
 void refuse_sparse(const c10::OperatorHandle& op, torch::jit::Stack*) {
@@ -24,9 +24,7 @@ void refuse_nested(const c10::OperatorHandle& op, torch::jit::Stack*) {
   refuse(op, "nested", "pad it with torch.nested.to_padded_tensor or stay on the CPU");
 }
 
-TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
-}
+TORCH_LIBRARY_IMPL(_, SparsePrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>()); }
 TORCH_LIBRARY_IMPL(_, SparseCsrPrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
 }

@@ -45,10 +45,9 @@ std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(const optional<Tensor>& gr
   const Tensor hidden = or_zeros(grad_hy, cy);
   const Tensor tanh_cy = cy.tanh();
   const Tensor cell = through_tanh(hidden * o, tanh_cy) + or_zeros(grad_cy, cy);
-  const Tensor grad_gates =
-      at::cat({through_sigmoid(cell * g, i), through_sigmoid(cell * cx, f), through_tanh(cell * i, g),
-               through_sigmoid(hidden * tanh_cy, o)},
-              1);
+  const Tensor grad_gates = at::cat({through_sigmoid(cell * g, i), through_sigmoid(cell * cx, f),
+                                     through_tanh(cell * i, g), through_sigmoid(hidden * tanh_cy, o)},
+                                    1);
   return {grad_gates, cell * f, has_bias ? grad_gates.sum(0) : Tensor()};
 }
 

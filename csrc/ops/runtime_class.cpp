@@ -30,8 +30,7 @@ void unsafe_close(const Self&) {
 
 // {bytes used, bytes free} of the current device's core.
 std::tuple<int64_t, int64_t> get_vnc_memory_stats(const Self&) {
-  const auto [used, limit] =
-      at_torch_edge([] { return nrt::Runtime::get()->memory(nxl::device::resolve_device(-1)); });
+  const auto [used, limit] = at_torch_edge([] { return nrt::Runtime::get()->memory(nxl::device::resolve_device(-1)); });
   return {static_cast<int64_t>(used), static_cast<int64_t>(limit - used)};
 }
 
@@ -70,8 +69,9 @@ TORCH_LIBRARY_FRAGMENT(neuron, m) {
       .def("get_visible_nc_count", &get_visible_nc_count)
       .def("get_instance_info", &get_instance_info)
       .def("start_profiling", &start_profiling, "",
-           {torch::arg("output_dir"), torch::arg("activities") = c10::IValue(), torch::arg("neuron_cores") = c10::IValue(),
-            torch::arg("sys_trace_max_events_per_nc") = c10::IValue(), torch::arg("neff_cache_dir") = c10::IValue()})
+           {torch::arg("output_dir"), torch::arg("activities") = c10::IValue(),
+            torch::arg("neuron_cores") = c10::IValue(), torch::arg("sys_trace_max_events_per_nc") = c10::IValue(),
+            torch::arg("neff_cache_dir") = c10::IValue()})
       .def("stop_profiling", &stop_profiling);
 }
 

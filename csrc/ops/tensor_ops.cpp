@@ -63,8 +63,7 @@ at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, optiona
                          optional<c10::Layout> layout, optional<Device> device, optional<bool> pinned) {
   const c10::ScalarType type = checked_dtype(dtype, layout, pinned);
   const OnDevice guard(device);
-  return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(DeviceType::PrivateUse1), kNeuronKeys,
-                                           type);
+  return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(DeviceType::PrivateUse1), kNeuronKeys, type);
 }
 
 // All zeros without memory: what forward-mode autograd uses for absent tangents.
@@ -74,8 +73,7 @@ at::Tensor efficient_zero_tensor(c10::IntArrayRef size, optional<c10::ScalarType
   const c10::DeviceIndex index =
       nxl::device::resolve_device(device.has_value() ? device->index() : static_cast<c10::DeviceIndex>(-1));
   at::native::ZeroTensorAllocator allocator(Device(DeviceType::PrivateUse1, index));
-  return at::detail::empty_generic(size, &allocator, kNeuronKeys.add(c10::DispatchKey::ZeroTensor), type,
-                                   std::nullopt);
+  return at::detail::empty_generic(size, &allocator, kNeuronKeys.add(c10::DispatchKey::ZeroTensor), type, std::nullopt);
 }
 
 // Gives `self` the geometry and its storage room for it; contiguous strides when none are given.

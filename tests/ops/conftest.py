@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import libtorch_neuronx_lite  # noqa: F401  registers the device
 import pytest
 import torch
+
+import libtorch_neuronx_lite  # noqa: F401  registers the device
 
 
 @pytest.fixture(autouse=True)

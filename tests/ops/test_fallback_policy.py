@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+
 from fresh_process import FreshPython
 
 
@@ -27,7 +28,7 @@ def test_counters_name_operators_with_overloads() -> None:
 def test_error_mode_names_the_operator_and_the_variable() -> None:
     x = torch.arange(4.0).to("neuron")
     torch.neuron.set_fallback_mode("error")
-    with pytest.raises(NotImplementedError, match="aten::cos.out .*NEURON_LIBTORCH_EAGER_FALLBACK=error"):
+    with pytest.raises(NotImplementedError, match=r"aten::cos.out .*NEURON_LIBTORCH_EAGER_FALLBACK=error"):
         x.cos()
     assert x.cpu().tolist() == [0, 1, 2, 3]
     assert x[1].item() == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from libtorch_neuronx_lite import _C
 from libtorch_neuronx_lite.hostcc import compile_stablehlo
 
@@ -147,7 +148,7 @@ def test_calls_after_close_are_refused(neffs: dict[str, bytes]) -> None:
 def test_bad_neffs_and_devices(neffs: dict[str, bytes]) -> None:
     with pytest.raises(ValueError, match="neuron:9 does not exist"):
         _C.Executable.load(neffs["add"], 9)
-    with pytest.raises(ValueError, match="NEFF|neff"):
+    with pytest.raises(ValueError, match=r"(?i)neff"):
         _C.Executable.load(b"not a neff", 0)
-    with pytest.raises(ValueError, match="NEFF|neff"):
+    with pytest.raises(ValueError, match=r"(?i)neff"):
         _C.Executable.load(neffs["add"][:-600], 0)

@@ -56,12 +56,12 @@ MIXES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("name", MIXES)
 def test_other_mixes_give_torchs_error(name: str) -> None:
-    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device, but found at least two devices"):
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device, but found"):
         MIXES[name]()
 
 
 def test_a_cpu_tensor_indexed_by_neuron_gives_torchs_error() -> None:
-    with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device as the indexed tensor"):
+    with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
         torch.arange(3)[torch.tensor([1], device="neuron")]
 
 
