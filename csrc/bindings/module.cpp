@@ -16,4 +16,5 @@ PYBIND11_MODULE(_C, m) {
   nxl::bindings::bind_executable(m);
   nxl::bindings::bind_runtime(m);
   nxl::bindings::bind_neff(m);
+  nxl::bindings::bind_kv_plan(m);
 }

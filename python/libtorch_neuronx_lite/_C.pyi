@@ -83,3 +83,62 @@ class GraphCall:
     @property
     def argument_indices(self) -> list[int]: ...
     def __call__(self, arguments: Sequence[Any]) -> tuple[Any, ...]: ...
+
+# KV transfer: layouts and plans (csrc/kv/layout.h, csrc/kv/plan.h). Sizes, offsets and strides in bytes.
+class KvSlot:
+    def __init__(
+        self, *, region: int, offset: int, block_stride: int, token_stride: int, head_stride: int
+    ) -> None: ...
+    @property
+    def region(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def block_stride(self) -> int: ...
+    @property
+    def token_stride(self) -> int: ...
+    @property
+    def head_stride(self) -> int: ...
+
+class KvLayout:
+    dtype: str
+    element_bytes: int
+    head_dim: int
+    total_heads: int
+    parts: int
+    total_layers: int
+    first_layer: int
+    layer_count: int
+    tp_rank: int
+    tp_size: int
+    context_rank: int
+    context_size: int
+    context_interleave: int
+    block_tokens: int
+    block_count: int
+    slots: list[KvSlot]
+    region_bytes: list[int]
+    @property
+    def first_head(self) -> int: ...
+    @property
+    def head_count(self) -> int: ...
+    def validate(self, who: str = ...) -> None: ...
+
+# Runs are uint64 [n, 8]: source region, target region, source offset, target offset, bytes, source stride, target
+# stride, count.
+class KvPlan:
+    def __init__(self, source: KvLayout, target: KvLayout) -> None: ...
+    @property
+    def empty(self) -> bool: ...
+    def apply(
+        self,
+        begin: int,
+        end: int,
+        source_blocks: Sequence[int],
+        target_blocks: Sequence[int],
+        source_first_token: int = ...,
+        target_first_token: int = ...,
+    ) -> Any: ...
+    def tail(self, begin: int, end: int, target_blocks: Sequence[int], target_first_token: int = ...) -> Any: ...
+
+def choose_kv_sources(sources: Sequence[KvLayout], target: KvLayout) -> list[int]: ...
