@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from fresh_process import FreshPython
 
 _PREFIXES = ("NEURON_", "VLLM_NEURON_", "VLLM_CACHE_ROOT")
