@@ -27,6 +27,7 @@ NeuronAllocator& allocator() {
 }
 
 MemoryPool& NeuronAllocator::pool(c10::DeviceIndex device) {
+  if (in_bad_fork()) runtime();  // throws: the pool's lock may be held for ever in this child
   check_device(device);
   auto& slot = pools_[device];
   MemoryPool* pool = slot.load(std::memory_order_acquire);
