@@ -3,13 +3,13 @@
 #include "host/kernels/skinny_matmul.h"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "host/kernels/dtype_map.h"
 #include "host/kernels/strided.h"
+#include "host/kernels/team.h"
 
 namespace nxl::host {
 
@@ -96,7 +96,7 @@ void run(const Skinny& s) {
   // The axpy form reads a piece of every weight row, so its pieces are at least two cache lines.
   const int64_t block = std::clamp<int64_t>((s.n + 15) / 16 * 4, s.dot ? 16 : 64, kColumns);
   const int64_t blocks = (s.n + block - 1) / block;
-  const auto tasks = [&](int64_t begin, int64_t end) {
+  const auto tasks = [&](int64_t begin, int64_t end) noexcept {
     float sums[kSkinnyRows * kColumns];
     for (int64_t task = begin; task < end; ++task) {
       const int64_t b = task / blocks, first = task % blocks * block, count = std::min(block, s.n - first);
@@ -111,15 +111,7 @@ void run(const Skinny& s) {
   const int64_t total = batches * blocks;
   const int64_t grain = std::max<int64_t>(1, kWeightGrain / std::max<int64_t>(1, s.k * block));
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), (total + grain - 1) / grain);
-  if (threads <= 1) return tasks(0, total);
-  // Threads take pieces as they come: one that the system runs late holds up no more than a piece.
-  const int64_t piece = std::max<int64_t>(1, grain / 4);
-  std::atomic<int64_t> next{0};
-  at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
-    for (int64_t begin; (begin = next.fetch_add(piece, std::memory_order_relaxed)) < total;) {
-      tasks(begin, std::min(begin + piece, total));
-    }
-  });
+  Team::of_this_thread().share(static_cast<int>(threads), total, std::max<int64_t>(1, grain / 4), tasks);
 }
 
 Kernel prepare_side(const Contraction& c, const SkinnyKernels& kernels, bool swapped) {
