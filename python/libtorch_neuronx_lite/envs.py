@@ -130,6 +130,9 @@ _DECLARED = (
     Variable(
         "NEURON_LIBTORCH_WORKER_MEMORY_MB", _count(64), 8192, "Resident memory at which a worker is ended, in MB."
     ),
+    # KV transfer under NIXL's names; `kv.Agent` takes its configuration from its caller.
+    Variable("NEURON_LIBTORCH_KV_BIND", str, None, "Where an agent of kv.nixl_compat listens, such as tcp:10.0.0.5:0."),
+    Variable("NEURON_LIBTORCH_KV_KEY_FILE", str, None, "File of mode 0600 with the key that its peers share."),
     # Read by the runtime itself at its start; here for `neuron-lite info`.
     Variable("NEURON_RT_VISIBLE_CORES", str, None, "The neuron cores of this process, such as 0-3,6."),
     Variable("NEURON_RT_NUM_CORES", _count(1), None, "How many neuron cores this process takes."),

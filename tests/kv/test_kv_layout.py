@@ -160,8 +160,10 @@ def test_plans_between_bound_layouts_move_the_right_bytes() -> None:
         for piece in range(count):
             begin = (offset + piece * stride) // 4
             end = (into + piece * into_stride) // 4
-            flat = there.regions[from_].owner.view(-1)[begin : begin + size // 4]
-            here.regions[to].owner.view(-1)[end : end + size // 4] = flat
+            source_tensor, target_tensor = there.regions[from_].owner, here.regions[to].owner
+            assert source_tensor is not None
+            assert target_tensor is not None
+            target_tensor.view(-1)[end : end + size // 4] = source_tensor.view(-1)[begin : begin + size // 4]
     for layer in range(LAYERS):
         for part in range(2):
             tokens = source[2 * layer + part][[3, 1]].reshape(16, HEADS, WIDTH)[2:13]

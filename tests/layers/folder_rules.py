@@ -43,7 +43,7 @@ PYTHON_RULES: dict[str, PythonRule] = {
     "hostcc": _rule(_BASE + " worker", "torch_mlir numpy", _IMPORTERS),
     "runtime": _rule(_BASE + " _C device", "torch"),
     "compile": _rule(_BASE + " _C device worker fx_passes stablehlo hostcc runtime", "torch"),
-    "kv": _rule(_BASE + " _C device", "torch"),
+    "kv": _rule(_BASE + " _C device", "torch numpy"),
     "_register": _rule(_BASE + " _C _compat device", "torch"),
     "__init__": _rule(_BASE + " _compat _register", "torch"),
     "cli": _rule(

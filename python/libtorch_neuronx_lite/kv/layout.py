@@ -48,14 +48,14 @@ class Region:
         bytes: its length.
         name: for messages and metrics.
         core: neuron core of device memory; -1 for host memory.
-        owner: a tensor that keeps the memory alive.
+        owner: a tensor that keeps the memory alive; None when the caller does.
     """
 
     address: int
     bytes: int
     name: str
     core: int
-    owner: torch.Tensor = field(repr=False, compare=False)
+    owner: torch.Tensor | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
