@@ -17,6 +17,7 @@
 #include "core/checked.h"
 #include "core/error.h"
 #include "kv/auth.h"
+#include "kv/providers/io_vectors.h"
 #include "kv/providers/run_copy.h"
 #include "kv/providers/run_cursor.h"
 #include "nrt_abi.h"
@@ -24,7 +25,6 @@
 namespace nxl::kv {
 namespace {
 
-constexpr size_t kMaxVectors = 1024;  // UIO_MAXIOV
 constexpr uint64_t kChunkBytes = 1 << 20;
 
 // What a provider advertises: where its token lies in its memory, and the token. Reading the one and finding the other
@@ -59,31 +59,27 @@ CopyResult failure(int error, pid_t pid, size_t run) {
   return {{gone ? NRT_CLOSED : NRT_FAILURE, explain(error, pid)}, gone ? Cause::kPeerLost : Cause::kProvider, run};
 }
 
-// Up to kMaxVectors pieces of both sides. Neighbours on one side become one vector.
-class Vectors {
+// Pieces of both sides, for one or a few calls.
+class Batch {
  public:
-  bool full() const { return locals_ + remotes_ != 0 && std::max(locals_, remotes_) == kMaxVectors; }
+  bool full() const { return local_.full() || remote_.full() || bytes_ == kChunkBytes; }
   uint64_t bytes() const { return bytes_; }
-  void clear() { locals_ = remotes_ = 0, bytes_ = 0; }
 
   void add(std::byte* local, uint64_t remote, size_t bytes) {
-    append(local_, &locals_, local, bytes);
-    append(remote_, &remotes_, reinterpret_cast<std::byte*>(remote), bytes);
+    local_.add(local, bytes);
+    remote_.add(reinterpret_cast<void*>(remote), bytes);
     bytes_ += bytes;
   }
 
   // The kernel may stop early at a page that it cannot have; what is left is asked for again and then names the error.
-  // 0 when all bytes arrived.
+  // 0 when all bytes arrived: the batch is empty again.
   int read(pid_t pid, std::atomic<uint64_t>& bytes_done) {
-    size_t local = 0, remote = 0;
     while (bytes_ != 0) {
-      const ssize_t got =
-          process_vm_readv(pid, local_.data() + local, locals_ - local, remote_.data() + remote, remotes_ - remote, 0);
+      const ssize_t got = process_vm_readv(pid, local_.data(), local_.count(), remote_.data(), remote_.count(), 0);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return errno;
-      if (got == 0) return EFAULT;
-      consume(local_, &local, static_cast<size_t>(got));
-      consume(remote_, &remote, static_cast<size_t>(got));
+      if (got <= 0) return got < 0 ? errno : EFAULT;
+      local_.consume(static_cast<size_t>(got));
+      remote_.consume(static_cast<size_t>(got));
       bytes_ -= static_cast<uint64_t>(got);
       bytes_done.fetch_add(static_cast<uint64_t>(got), std::memory_order_relaxed);
     }
@@ -91,29 +87,7 @@ class Vectors {
   }
 
  private:
-  using Array = std::array<iovec, kMaxVectors>;
-
-  static void append(Array& vectors, size_t* count, std::byte* address, size_t bytes) {
-    if (*count != 0) {
-      iovec& last = vectors[*count - 1];
-      if (static_cast<std::byte*>(last.iov_base) + last.iov_len == address) {
-        last.iov_len += bytes;
-        return;
-      }
-    }
-    vectors[(*count)++] = {address, bytes};
-  }
-
-  static void consume(Array& vectors, size_t* first, size_t bytes) {
-    for (; bytes != 0 && vectors[*first].iov_len <= bytes; ++*first) bytes -= vectors[*first].iov_len;
-    if (bytes == 0) return;
-    iovec& partial = vectors[*first];
-    partial.iov_base = static_cast<std::byte*>(partial.iov_base) + bytes;
-    partial.iov_len -= bytes;
-  }
-
-  Array local_, remote_;
-  size_t locals_ = 0, remotes_ = 0;
+  IoVectors local_, remote_;
   uint64_t bytes_ = 0;
 };
 
@@ -143,7 +117,7 @@ class CmaChannel final : public Channel {
       std::lock_guard lock(mutex_);
       sources = regions_;
     }
-    Vectors vectors;
+    Batch batch;
     RunCursor cursor(runs);
     size_t checked_runs = 0;
     size_t first_run = cursor.run();
@@ -160,19 +134,19 @@ class CmaChannel final : public Channel {
         target = region_bytes(*targets, run.target_region);
         const uint64_t source_bytes = source ? source->bytes : 0;
         if (!run_within(run, source_bytes, target.size())) {
-          if (auto failed = flush(vectors, first_run, progress, deadline)) return *failed;
+          if (auto failed = flush(batch, first_run, progress, deadline)) return *failed;
           return out_of_bounds(provider(), runs, index, source_bytes, target.size());
         }
         checked_runs = index + 1;
       }
       // One piece at a time: neighbours join into one vector, so a part may need one vector or all of them.
-      const Run part = cursor.next(kChunkBytes - vectors.bytes(), 1);
-      vectors.add(target.data() + part.target_offset, source->address + part.source_offset, part.bytes);
-      if (!vectors.full() && vectors.bytes() != kChunkBytes) continue;
-      if (auto failed = flush(vectors, first_run, progress, deadline)) return *failed;
+      const Run part = cursor.next(kChunkBytes - batch.bytes(), 1);
+      batch.add(target.data() + part.target_offset, source->address + part.source_offset, part.bytes);
+      if (!batch.full()) continue;
+      if (auto failed = flush(batch, first_run, progress, deadline)) return *failed;
       first_run = cursor.run();
     }
-    if (auto failed = flush(vectors, first_run, progress, deadline)) return *failed;
+    if (auto failed = flush(batch, first_run, progress, deadline)) return *failed;
     // A pid that was given to another process in the meantime: the bytes may be that one's.
     if (ended()) return session_over(0);
     return {};
@@ -192,14 +166,13 @@ class CmaChannel final : public Channel {
   void shut_down() override { down_.store(true, std::memory_order_release); }
 
  private:
-  std::optional<CopyResult> flush(Vectors& vectors, size_t first_run, Progress& progress, Deadline deadline) {
+  std::optional<CopyResult> flush(Batch& batch, size_t first_run, Progress& progress, Deadline deadline) {
     if (down_.load(std::memory_order_acquire)) return session_over(first_run);
-    if (vectors.bytes() == 0) return std::nullopt;
+    if (batch.bytes() == 0) return std::nullopt;
     if (auto stopped = interruption(progress, deadline, first_run)) return stopped;
-    if (const int error = vectors.read(pid_, progress.bytes_done)) {
+    if (const int error = batch.read(pid_, progress.bytes_done)) {
       return ended() ? session_over(first_run) : failure(error, pid_, first_run);
     }
-    vectors.clear();
     return std::nullopt;
   }
 
