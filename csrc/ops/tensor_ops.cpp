@@ -14,6 +14,7 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/accumulate.h>
 #include <torch/library.h>
 
 #include "device/memory.h"
@@ -76,25 +77,27 @@ at::Tensor efficient_zero_tensor(c10::IntArrayRef size, optional<c10::ScalarType
   return at::detail::empty_generic(size, &allocator, kNeuronKeys.add(c10::DispatchKey::ZeroTensor), type, std::nullopt);
 }
 
-// Gives `self` the geometry and its storage room for it; contiguous strides when none are given.
-void set_geometry(const at::Tensor& self, c10::IntArrayRef size, optional<c10::IntArrayRef> stride) {
+// Gives `self` the geometry, and its storage room for it: contiguous strides when none are given. Room first: a tensor
+// whose storage could not grow must stay as it was, not reach past the end of it.
+void set_geometry(const at::Tensor& self, c10::IntArrayRef size, optional<c10::IntArrayRef> stride, int64_t offset) {
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
-  if (impl->sizes() == size && (!stride || impl->strides() == *stride)) return;
-  const size_t offset = static_cast<size_t>(impl->storage_offset());
-  size_t bytes;
-  if (stride) {
-    impl->set_sizes_and_strides(size, *stride);
-    bytes = at::detail::computeStorageNbytes(size, *stride, self.element_size(), offset);
-  } else {
-    impl->generic_set_sizes_contiguous(size);
-    bytes = at::detail::computeStorageNbytesContiguous(size, self.element_size(), offset);
+  if (impl->sizes() != size || (stride && impl->strides() != *stride)) {
+    const auto first = static_cast<size_t>(offset);
+    const size_t bytes = stride ? at::detail::computeStorageNbytes(size, *stride, self.element_size(), first)
+                                : at::detail::computeStorageNbytesContiguous(size, self.element_size(), first);
+    if (c10::multiply_integers(size) != 0) grow_storage(impl->unsafe_storage(), bytes);
+    if (stride) {
+      impl->set_sizes_and_strides(size, *stride);
+    } else {
+      impl->generic_set_sizes_contiguous(size);
+    }
   }
-  if (impl->numel() != 0) grow_storage(impl->unsafe_storage(), bytes);
+  impl->set_storage_offset(offset);
 }
 
 const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size, optional<c10::MemoryFormat> format) {
   at::detail::check_size_nonnegative(size);
-  set_geometry(self, size, std::nullopt);
+  set_geometry(self, size, std::nullopt, self.storage_offset());
   if (format.has_value()) {
     TORCH_CHECK(*format != c10::MemoryFormat::Preserve, "Unsupported memory format", *format);
     self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
@@ -104,9 +107,14 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef size, optiona
 
 at::Tensor& set_storage_offset(at::Tensor& self, c10::Storage source, int64_t offset, c10::IntArrayRef size,
                                c10::IntArrayRef stride) {
+  const c10::Storage before = self.storage();
   at::native::checkSetStorage<int64_t>(self, source, offset, size, stride);
-  self.unsafeGetTensorImpl()->set_storage_offset(offset);
-  set_geometry(self, size, stride.data() != nullptr ? optional<c10::IntArrayRef>(stride) : std::nullopt);
+  try {
+    set_geometry(self, size, stride.data() != nullptr ? optional<c10::IntArrayRef>(stride) : std::nullopt, offset);
+  } catch (...) {
+    self.unsafeGetTensorImpl()->set_storage_keep_dtype(before);
+    throw;
+  }
   return self;
 }
 

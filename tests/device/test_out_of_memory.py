@@ -98,3 +98,36 @@ def test_an_absurd_size(fresh_python: FreshPython) -> None:
         """,
         **LIMIT,
     )
+
+
+def test_a_resize_that_does_not_fit_changes_nothing(fresh_python: FreshPython) -> None:
+    """A tensor that got its new shape without the memory for it would reach into its neighbours."""
+    out = fresh_python(
+        """
+        import torch, libtorch_neuronx_lite
+        tensor = torch.arange(8.0, device="neuron:0")
+        small = torch.ones(2, device="neuron:0")
+        def refused(call):
+            try:
+                call()
+            except torch.OutOfMemoryError:
+                return True
+            return False
+        print(refused(lambda: tensor.resize_(1 << 30)), refused(lambda: tensor.resize_(1 << 15, 1 << 15)))
+        print(refused(lambda: tensor.set_(small.untyped_storage(), 1, (1 << 30,), (1,))))
+        print(refused(lambda: tensor.untyped_storage().resize_(1 << 32)))
+        print(refused(lambda: torch.add(torch.ones((), device="neuron:0").expand(1 << 26), 1, out=tensor)))
+        print(tuple(tensor.shape), tensor.stride(), tensor.tolist(), tensor.untyped_storage().nbytes())
+        print(tuple(small.shape), small.tolist(), small.untyped_storage().nbytes())
+        """,
+        NEURON_LIBTORCH_HOST_MEMORY_LIMIT_MB="64",
+        NEURON_LIBTORCH_EAGER_FALLBACK="allow",
+    )
+    assert out.splitlines() == [
+        "True True",
+        "True",
+        "True",
+        "True",
+        "(8,) (1,) [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0] 32",
+        "(2,) [1.0, 1.0] 8",
+    ]
