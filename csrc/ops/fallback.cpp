@@ -118,9 +118,13 @@ c10::DeviceIndex Call::find_device() {
   std::optional<c10::Device> neuron;
   std::optional<c10::Device> foreign;  // of the first tensor that may not be mixed with the neuron ones
   std::optional<c10::Device> requested;
+  std::optional<c10::Device> generator;
   for (size_t i = 0; i < plan_.arguments.size(); ++i) {
     const ArgumentPlan& argument = plan_.arguments[i];
     if (argument.kind == ArgumentKind::kDevice && arguments_[i].isDevice()) requested = arguments_[i].toDevice();
+    if (argument.kind == ArgumentKind::kGenerator && !arguments_[i].isNone()) {
+      generator = arguments_[i].toGenerator().device();
+    }
     visit_tensors(arguments_[i], argument.kind, [&](const at::Tensor& tensor) {
       const c10::Device device = tensor.device();
       if (device.type() == DeviceType::PrivateUse1) {
@@ -139,6 +143,10 @@ c10::DeviceIndex Call::find_device() {
   }
   TORCH_CHECK(!neuron || !foreign, "Expected all tensors to be on the same device, but found at least two devices, ",
               *neuron, " and ", *foreign, "! (when calling ", plan_.name, ")");
+  // The other way round, a CPU generator for neuron tensors, is allowed: it gives the CPU's numbers.
+  TORCH_CHECK(neuron || !foreign || !generator || generator->type() != DeviceType::PrivateUse1, "Expected a '",
+              foreign->type(), "' device type for generator but found '", *generator, "' (when calling ", plan_.name,
+              ")");
   results_stay_ = requested && requested->is_cpu();
   if (neuron) return neuron->index();
   const bool has_index = requested && requested->type() == DeviceType::PrivateUse1 && requested->has_index();

@@ -65,3 +65,13 @@ def test_a_restored_state_repeats() -> None:
     first = torch.randn(8, device="neuron")
     torch.neuron.set_rng_state(state)
     assert torch.equal(torch.randn(8, device="neuron"), first)
+
+
+def test_a_cpu_tensor_does_not_draw_from_a_neuron_generator() -> None:
+    generator = torch.Generator("neuron").manual_seed(11)
+    before = generator.get_state()
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'neuron:0'"):
+        torch.randn(3, generator=generator)
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator but found 'neuron:0'"):
+        torch.empty(3).uniform_(generator=generator)
+    assert torch.equal(generator.get_state(), before)
