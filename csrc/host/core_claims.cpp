@@ -12,6 +12,7 @@
 #include <cstring>
 #include <string_view>
 
+#include "core/error.h"
 #include "host/environment.h"
 #include "host/refusal.h"
 
@@ -40,7 +41,7 @@ std::vector<int> parse_core_list(const char* text) {
     const auto first = parse_integer(part.substr(0, dash));
     const auto last = dash == part.npos ? first : parse_integer(part.substr(dash + 1));
     if (!first || !last || *first < 0 || *first > *last || *last >= kTotalCores) {
-      bad("'" + std::string(part) + "' is not a core or a range of cores");
+      bad(nxl::detail::concat("'", part, "' is not a core or a range of cores"));
     }
     for (int64_t id = *first; id <= *last; ++id) {
       if (std::find(ids.begin(), ids.end(), id) != ids.end()) bad("core " + std::to_string(id) + " is named twice");

@@ -86,9 +86,9 @@ std::vector<std::byte> with_header(const Contents& contents, const std::vector<s
   raw.requested_tpb_count = 1;
   raw.tpb_per_node[0] = 1;
   raw.lnc_size = 1;
-  std::vector<std::byte> out(kHeaderBytes);
+  std::vector<std::byte> out(kHeaderBytes + archive.size());
   std::memcpy(out.data(), &raw, sizeof(raw));
-  out.insert(out.end(), archive.begin(), archive.end());
+  std::copy(archive.begin(), archive.end(), out.begin() + kHeaderBytes);
   return out;
 }
 

@@ -152,10 +152,8 @@ std::vector<at::Tensor> GraphCall::run(std::span<const at::Tensor* const> argume
   TORCH_CHECK_VALUE(arguments.size() >= static_cast<size_t>(least_arguments_), "compiled graph takes ",
                     least_arguments_, " arguments, got ", arguments.size());
   const size_t fed = argument_indices_.size();
-  c10::SmallVector<nrt_tensor_t*, 32> inputs;
-  c10::SmallVector<nrt_tensor_t*, 32> outputs;
-  inputs.resize(graph_->inputs().size(), nullptr);
-  outputs.resize(graph_->outputs().size(), nullptr);
+  c10::SmallVector<nrt_tensor_t*, 32> inputs(graph_->inputs().size(), nullptr);
+  c10::SmallVector<nrt_tensor_t*, 32> outputs(graph_->outputs().size(), nullptr);
   // Contiguous stand-ins of inputs that are not; they live until the execution is queued, then queue order guards them.
   c10::SmallVector<std::pair<size_t, at::Tensor>, 2> packed;
   for (size_t i = 0; i < fed; ++i) {
