@@ -188,6 +188,10 @@ void AgentCore::copied(const TransferPtr& transfer, Status status, Cause cause) 
       for (uint32_t i = 0; i < run.count; ++i) std::memset(base + i * run.target_stride, 0, run.bytes);
     }
   }
+  if (const uint64_t done = t.progress.bytes_done; status.is_ok() && done != t.bytes) {
+    status = {kNrtFailure, detail::concat(done, " of ", t.bytes, " bytes arrived")};
+    cause = Cause::kIntegrity;
+  }
   // The second look, after the last byte: what was copied is the leased tokens only if the word is still the same.
   if (status.is_ok()) status = check_lease(t, &cause);
   const Lock lock(mutex_);

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvAgent for python/.../kv: plain data in and out. Statuses are (code, message); the GIL is not held while it works.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <cstring>
+
+#include "bindings/bindings.h"
+#include "core/error.h"
+#include "kv/agent.h"
+
+namespace nxl::bindings {
+namespace {
+
+namespace py = pybind11;
+using kv::Agent;
+using kv::AgentConfig;
+using kv::BlockList;
+using kv::Key;
+using kv::LeaseTicket;
+using kv::Milliseconds;
+using kv::Run;
+
+using RunTable = py::array_t<uint64_t, py::array::c_style | py::array::forcecast>;
+using Outcome = std::pair<int, std::string>;
+using Blocks = std::vector<uint32_t>;
+
+py::bytes key_bytes(const Key& key) { return {reinterpret_cast<const char*>(key.data()), sizeof key}; }
+
+LeaseTicket lease_from(const py::dict& fields) {
+  LeaseTicket ticket;
+  const auto key = fields["key"].cast<std::string>();
+  NXL_CHECK(key.size() == sizeof ticket.key, kInvalid, "lease key has ", key.size(), " bytes, it must have ",
+            sizeof ticket.key);
+  std::memcpy(ticket.key.data(), key.data(), key.size());
+  ticket.id = fields["id"].cast<uint64_t>();
+  ticket.word = fields["word"].cast<uint64_t>();
+  ticket.generation = fields["generation"].cast<uint64_t>();
+  return ticket;
+}
+
+// Rows as KvPlan.apply gives them.
+std::vector<Run> runs_from(const RunTable& table) {
+  NXL_CHECK(
+      table.ndim() == 2 && table.shape(1) == 8, kInvalid,
+      "runs must have the shape [n, 8]: source region, target region, source offset, target offset, bytes, source "
+      "stride, target stride, count");
+  const auto rows = static_cast<size_t>(table.shape(0));
+  const uint64_t* row = table.data();
+  std::vector<Run> runs(rows);
+  uint64_t wide = 0;
+  for (size_t i = 0; i < rows; ++i, row += 8) {
+    wide |= row[0] | row[1] | row[7];
+    runs[i] = {static_cast<uint32_t>(row[0]), static_cast<uint32_t>(row[1]), row[2], row[3], row[4], row[5], row[6],
+               static_cast<uint32_t>(row[7])};
+  }
+  NXL_CHECK(wide <= UINT32_MAX, kInvalid, "a region or a count in the run table is above ", UINT32_MAX);
+  return runs;
+}
+
+py::dict peer_dict(const kv::PeerInfo& info) {
+  py::dict result;
+  result["id"] = info.id;
+  result["name"] = info.name;
+  result["endpoint"] = info.endpoint;
+  result["incarnation"] = key_bytes(info.incarnation);
+  result["state"] = kv::state_name(info.state);
+  result["why"] = info.why;
+  result["providers"] = info.providers;
+  result["reconnects"] = info.reconnects;
+  return result;
+}
+
+py::dict status_dict(const kv::TransferStatus& status) {
+  py::dict result;
+  result["state"] = kv::state_name(status.state);
+  result["cause"] = kv::cause_name(status.cause);
+  result["message"] = status.message;
+  result["quiesced"] = status.quiesced;
+  result["bytes_done"] = status.bytes_done;
+  py::list failed;
+  for (const kv::TokenRange& range : status.failed_tokens) failed.append(py::make_tuple(range.begin, range.end));
+  result["failed_tokens"] = failed;
+  return result;
+}
+
+py::dict times_dict(const kv::TransferTimes& times) {
+  py::dict result;
+  result["plan"] = times.plan;
+  result["post"] = times.post;
+  result["queue"] = times.queue;
+  result["wire"] = times.wire;
+  result["validate"] = times.validate;
+  result["total"] = times.total;
+  result["bytes"] = times.bytes;
+  result["runs"] = times.runs;
+  result["provider"] = times.provider;
+  return result;
+}
+
+py::list region_list(const std::vector<kv::RemoteRegion>& regions) {
+  py::list result;
+  for (const kv::RemoteRegion& region : regions) {
+    py::dict entry;
+    entry["index"] = region.index;
+    entry["name"] = region.name;
+    entry["address"] = region.address;
+    entry["bytes"] = region.bytes;
+    entry["core"] = region.core;
+    entry["readable"] = region.readable;
+    entry["writable"] = region.writable;
+    result.append(entry);
+  }
+  return result;
+}
+
+// Runs `call` without the GIL; what it returns is made into Python objects with it.
+template <typename Call>
+auto without_gil(Call call) {
+  const py::gil_scoped_release release;
+  return call();
+}
+
+Outcome outcome(const Status& status) { return {status.code, status.message}; }
+
+std::unique_ptr<Agent> make(const std::string& name, const py::kwargs& options) {
+  AgentConfig config;
+  config.name = name;
+  py::dict left = py::dict(**options);
+  const auto take = [&](const char* field, auto& value) {
+    if (left.contains(field)) value = left.attr("pop")(field).cast<std::decay_t<decltype(value)>>();
+  };
+  const auto take_time = [&](const char* field, Milliseconds& value) {
+    if (left.contains(field)) value = Milliseconds(left.attr("pop")(field).cast<int64_t>());
+  };
+  take("bind", config.bind);
+  take("key_file", config.key_file);
+  take("insecure", config.insecure);
+  take("providers", config.providers);
+  take("data_checksum", config.data_checksum);
+  take("copy_threads", config.copy_threads);
+  take_time("default_deadline_ms", config.default_deadline);
+  take("max_peers", config.max_peers);
+  take("max_regions", config.max_regions);
+  take("max_leases", config.max_leases);
+  take("max_transfers", config.max_transfers);
+  take("max_bytes_in_flight", config.max_bytes_in_flight);
+  take("max_notification_bytes", config.max_notification_bytes);
+  take("inline_bytes", config.inline_bytes);
+  take_time("keep_alive_ms", config.keep_alive);
+  take_time("suspect_after_ms", config.suspect_after);
+  take_time("down_after_ms", config.down_after);
+  for (const auto& [key, value] : left) {
+    throw py::type_error("KvAgent has no option '" + key.cast<std::string>() + "'");
+  }
+  return without_gil([&] { return Agent::create(std::move(config)); });
+}
+
+void bind_peers(py::class_<Agent>& agent) {
+  agent
+      .def(
+          "connect",
+          [](Agent& a, const std::string& endpoint, int64_t deadline_ms) {
+            return without_gil([&] { return a.connect(endpoint, Milliseconds(deadline_ms)); });
+          },
+          py::arg("endpoint"), py::arg("deadline_ms"))
+      .def("find_peer", &Agent::find_peer, py::arg("name"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "peer_state",
+          [](const Agent& a, uint64_t peer) {
+            std::string why;
+            const auto state = without_gil([&] { return a.peer_state(peer, &why); });
+            return py::make_tuple(kv::state_name(state), why);
+          },
+          py::arg("peer"))
+      .def(
+          "peer_info",
+          [](const Agent& a, uint64_t peer) { return peer_dict(without_gil([&] { return a.peer_info(peer); })); },
+          py::arg("peer"))
+      .def("peers",
+           [](const Agent& a) {
+             py::list result;
+             for (const auto& info : without_gil([&] { return a.peers(); })) result.append(peer_dict(info));
+             return result;
+           })
+      .def(
+          "peer_regions",
+          [](const Agent& a, uint64_t peer) { return region_list(without_gil([&] { return a.peer_regions(peer); })); },
+          py::arg("peer"))
+      .def(
+          "peer_layout",
+          [](const Agent& a, uint64_t peer) -> py::object {
+            kv::KvLayout layout;
+            std::vector<uint32_t> regions;
+            if (!without_gil([&] { return a.peer_layout(peer, &layout, &regions); })) return py::none();
+            return py::make_tuple(layout, py::tuple(py::cast(regions)));
+          },
+          py::arg("peer"))
+      .def("disconnect", &Agent::disconnect, py::arg("peer"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "notify",
+          [](Agent& a, uint64_t peer, const py::bytes& payload) {
+            const std::string bytes = payload;
+            return outcome(without_gil([&] { return a.notify(peer, bytes); }));
+          },
+          py::arg("peer"), py::arg("payload"))
+      .def(
+          "poll_notifications",
+          [](Agent& a, size_t most) {
+            py::list result;
+            for (const auto& n : without_gil([&] { return a.poll_notifications(most); })) {
+              result.append(py::make_tuple(n.peer, py::bytes(n.payload)));
+            }
+            return result;
+          },
+          py::arg("most"));
+}
+
+void bind_leases(py::class_<Agent>& agent) {
+  agent
+      .def(
+          "grant",
+          [](Agent& a, const std::string& request, const Blocks& blocks, const std::vector<std::string>& readers,
+             int64_t ttl_ms) {
+            const auto ticket = without_gil([&] { return a.grant(request, blocks, readers, Milliseconds(ttl_ms)); });
+            py::dict result;
+            result["id"] = ticket.id;
+            result["key"] = key_bytes(ticket.key);
+            result["word"] = ticket.word;
+            result["generation"] = ticket.generation;
+            return result;
+          },
+          py::arg("request"), py::arg("blocks"), py::arg("readers"), py::arg("ttl_ms"))
+      .def(
+          "renew",
+          [](Agent& a, uint64_t lease, int64_t ttl_ms) {
+            return outcome(without_gil([&] { return a.renew(lease, Milliseconds(ttl_ms)); }));
+          },
+          py::arg("lease"), py::arg("ttl_ms"))
+      .def(
+          "release_lease",
+          [](Agent& a, uint64_t lease, const std::string& reason) {
+            return outcome(without_gil([&] { return a.release_lease(lease, reason); }));
+          },
+          py::arg("lease"), py::arg("reason"))
+      .def(
+          "poll_lease_events",
+          [](Agent& a, size_t most) {
+            py::list result;
+            for (const auto& event : without_gil([&] { return a.poll_lease_events(most); })) {
+              py::dict entry;
+              entry["id"] = event.id;
+              entry["request"] = event.request;
+              entry["end"] = kv::lease_end_name(event.end);
+              entry["reason"] = event.reason;
+              entry["blocks"] = event.blocks;
+              result.append(entry);
+            }
+            return result;
+          },
+          py::arg("most"))
+      .def(
+          "finish_lease",
+          [](Agent& a, uint64_t peer, const py::dict& lease) {
+            const LeaseTicket ticket = lease_from(lease);
+            return outcome(without_gil([&] { return a.finish_lease(peer, ticket); }));
+          },
+          py::arg("peer"), py::arg("lease"));
+}
+
+void bind_prepare(py::class_<Agent>& agent) {
+  agent
+      .def(
+          "prepare_read",
+          [](Agent& a, uint64_t peer, const RunTable& runs, const std::optional<py::dict>& lease) {
+            std::optional<LeaseTicket> ticket;
+            if (lease) ticket = lease_from(*lease);
+            return without_gil([&] {
+              return ticket ? a.prepare_read(peer, runs_from(runs), *ticket) : a.prepare_read(peer, runs_from(runs));
+            });
+          },
+          py::arg("peer"), py::arg("runs"), py::arg("lease") = py::none())
+      .def(
+          "prepare_write",
+          [](Agent& a, uint64_t peer, const RunTable& runs) {
+            return without_gil([&] { return a.prepare_write(peer, runs_from(runs)); });
+          },
+          py::arg("peer"), py::arg("runs"))
+      .def(
+          "prepare_kv_read",
+          [](Agent& a, uint64_t peer, const py::dict& lease, uint64_t begin, uint64_t end, const Blocks& remote_blocks,
+             uint64_t remote_first_token, const Blocks& local_blocks, uint64_t local_first_token, bool finish_lease,
+             bool zero_tail) {
+            const LeaseTicket ticket = lease_from(lease);
+            return without_gil([&] {
+              return a.prepare_kv_read(peer, ticket, {begin, end}, BlockList{remote_blocks, remote_first_token},
+                                       BlockList{local_blocks, local_first_token}, {finish_lease, zero_tail});
+            });
+          },
+          py::arg("peer"), py::arg("lease"), py::arg("begin"), py::arg("end"), py::arg("remote_blocks"),
+          py::arg("remote_first_token"), py::arg("local_blocks"), py::arg("local_first_token"),
+          py::arg("finish_lease") = true, py::arg("zero_tail") = false)
+      .def(
+          "prepare_kv_write",
+          [](Agent& a, uint64_t peer, uint64_t begin, uint64_t end, const Blocks& local_blocks,
+             uint64_t local_first_token, const Blocks& remote_blocks, uint64_t remote_first_token) {
+            return without_gil([&] {
+              return a.prepare_kv_write(peer, {begin, end}, BlockList{local_blocks, local_first_token},
+                                        BlockList{remote_blocks, remote_first_token});
+            });
+          },
+          py::arg("peer"), py::arg("begin"), py::arg("end"), py::arg("local_blocks"), py::arg("local_first_token"),
+          py::arg("remote_blocks"), py::arg("remote_first_token"));
+}
+
+void bind_transfers(py::class_<Agent>& agent) {
+  agent
+      .def(
+          "post",
+          [](Agent& a, uint64_t transfer, int64_t deadline_ms, const py::bytes& notification) {
+            const std::string bytes = notification;
+            return outcome(without_gil([&] { return a.post(transfer, Milliseconds(deadline_ms), bytes); }));
+          },
+          py::arg("transfer"), py::arg("deadline_ms"), py::arg("notification") = py::bytes())
+      .def(
+          "check",
+          [](const Agent& a, uint64_t transfer) { return status_dict(without_gil([&] { return a.check(transfer); })); },
+          py::arg("transfer"))
+      .def(
+          "wait",
+          [](Agent& a, uint64_t transfer, int64_t timeout_ms) {
+            return status_dict(without_gil([&] { return a.wait(transfer, Milliseconds(timeout_ms)); }));
+          },
+          py::arg("transfer"), py::arg("timeout_ms"))
+      .def("completion_fd", &Agent::completion_fd, py::arg("transfer"), py::call_guard<py::gil_scoped_release>())
+      .def("cancel", &Agent::cancel, py::arg("transfer"), py::call_guard<py::gil_scoped_release>())
+      .def(
+          "release",
+          [](Agent& a, uint64_t transfer) { return outcome(without_gil([&] { return a.release(transfer); })); },
+          py::arg("transfer"))
+      .def(
+          "times",
+          [](const Agent& a, uint64_t transfer) { return times_dict(without_gil([&] { return a.times(transfer); })); },
+          py::arg("transfer"));
+}
+
+}  // namespace
+
+void bind_kv_agent(py::module_& m) {
+  py::class_<Agent> agent(m, "KvAgent");
+  agent.def(py::init(&make), py::arg("name"))
+      .def("endpoint", &Agent::endpoint)
+      .def("incarnation", [](const Agent& a) { return key_bytes(a.incarnation()); })
+      .def(
+          "register_region",
+          [](Agent& a, uint64_t address, uint64_t bytes, const std::string& name, int core, int fd, uint64_t fd_offset,
+             bool readable, bool writable) {
+            const kv::RegionDescription description{
+                reinterpret_cast<void*>(address), bytes, name, core, fd, fd_offset, readable, writable};
+            return without_gil([&] { return a.register_region(description); });
+          },
+          py::kw_only(), py::arg("address"), py::arg("bytes"), py::arg("name"), py::arg("core") = -1,
+          py::arg("fd") = -1, py::arg("fd_offset") = 0, py::arg("readable") = true, py::arg("writable") = true)
+      .def(
+          "deregister",
+          [](Agent& a, uint32_t region) { return outcome(without_gil([&] { return a.deregister(region); })); },
+          py::arg("region"))
+      .def(
+          "describe_kv",
+          [](Agent& a, const kv::KvLayout& layout, const std::vector<uint32_t>& regions) {
+            without_gil([&] { a.describe_kv(layout, regions); });
+          },
+          py::arg("layout"), py::arg("regions"));
+  bind_peers(agent);
+  bind_leases(agent);
+  bind_prepare(agent);
+  bind_transfers(agent);
+  agent.def("prometheus", &Agent::prometheus, py::call_guard<py::gil_scoped_release>())
+      .def("stats_json", &Agent::stats_json, py::call_guard<py::gil_scoped_release>())
+      .def("dump_in_flight", &Agent::dump_in_flight, py::call_guard<py::gil_scoped_release>())
+      .def("healthy",
+           [](const Agent& a) {
+             std::string why;
+             const bool healthy = without_gil([&] { return a.healthy(&why); });
+             return py::make_tuple(healthy, why);
+           })
+      .def(
+          "drain",
+          [](Agent& a, int64_t timeout_ms) {
+            return outcome(without_gil([&] { return a.drain(Milliseconds(timeout_ms)); }));
+          },
+          py::arg("timeout_ms"))
+      .def("close", &Agent::close, py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace nxl::bindings
