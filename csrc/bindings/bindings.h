@@ -12,8 +12,7 @@ void bind_fallback(pybind11::module_& m);    // fallback.cpp: eager operators on
 void bind_executable(pybind11::module_& m);  // executable.cpp: loaded graphs and their calls
 void bind_runtime(pybind11::module_& m);     // runtime.cpp: which runtime, its life cycle
 void bind_neff(pybind11::module_& m);        // neff.cpp: what a NEFF holds
-void bind_kv_plan(pybind11::module_& m);     // kv_plan.cpp: KV layouts and plans
-void bind_kv_agent(pybind11::module_& m);    // kv_agent.cpp: the KV-transfer agent, after kv_plan
 void bind_kv_plan(pybind11::module_& m);     // kv_plan.cpp: layouts of KV caches and the plans between them
+void bind_kv_agent(pybind11::module_& m);    // kv_agent.cpp: the KV-transfer agent, after kv_plan
 
 }  // namespace nxl::bindings

@@ -156,6 +156,29 @@ std::unique_ptr<Agent> make(const std::string& name, const py::kwargs& options) 
   return without_gil([&] { return Agent::create(std::move(config)); });
 }
 
+py::dict config_dict(const AgentConfig& config) {
+  py::dict result;
+  result["name"] = config.name;
+  result["bind"] = config.bind;
+  result["key_file"] = config.key_file;
+  result["insecure"] = config.insecure;
+  result["providers"] = config.providers;
+  result["data_checksum"] = config.data_checksum;
+  result["copy_threads"] = config.copy_threads;
+  result["default_deadline_ms"] = config.default_deadline.count();
+  result["max_peers"] = config.max_peers;
+  result["max_regions"] = config.max_regions;
+  result["max_leases"] = config.max_leases;
+  result["max_transfers"] = config.max_transfers;
+  result["max_bytes_in_flight"] = config.max_bytes_in_flight;
+  result["max_notification_bytes"] = config.max_notification_bytes;
+  result["inline_bytes"] = config.inline_bytes;
+  result["keep_alive_ms"] = config.keep_alive.count();
+  result["suspect_after_ms"] = config.suspect_after.count();
+  result["down_after_ms"] = config.down_after.count();
+  return result;
+}
+
 void bind_peers(py::class_<Agent>& agent) {
   agent
       .def(
@@ -348,7 +371,8 @@ void bind_transfers(py::class_<Agent>& agent) {
 
 void bind_kv_agent(py::module_& m) {
   py::class_<Agent> agent(m, "KvAgent");
-  agent.def(py::init(&make), py::arg("name"))
+  agent.def(py::init(&make), py::kw_only(), py::arg("name"))
+      .def("config", [](const Agent& a) { return config_dict(a.config()); })
       .def("endpoint", &Agent::endpoint)
       .def("incarnation", [](const Agent& a) { return key_bytes(a.incarnation()); })
       .def(
@@ -359,8 +383,8 @@ void bind_kv_agent(py::module_& m) {
                 reinterpret_cast<void*>(address), bytes, name, core, fd, fd_offset, readable, writable};
             return without_gil([&] { return a.register_region(description); });
           },
-          py::kw_only(), py::arg("address"), py::arg("bytes"), py::arg("name"), py::arg("core") = -1,
-          py::arg("fd") = -1, py::arg("fd_offset") = 0, py::arg("readable") = true, py::arg("writable") = true)
+          py::arg("address"), py::arg("bytes"), py::arg("name") = "", py::arg("core") = -1, py::arg("fd") = -1,
+          py::arg("fd_offset") = 0, py::arg("readable") = true, py::arg("writable") = true)
       .def(
           "deregister",
           [](Agent& a, uint32_t region) { return outcome(without_gil([&] { return a.deregister(region); })); },

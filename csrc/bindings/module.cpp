@@ -18,5 +18,4 @@ PYBIND11_MODULE(_C, m) {
   nxl::bindings::bind_neff(m);
   nxl::bindings::bind_kv_plan(m);
   nxl::bindings::bind_kv_agent(m);
-  nxl::bindings::bind_kv_plan(m);
 }
