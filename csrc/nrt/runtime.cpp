@@ -96,16 +96,31 @@ ErrorKind kind_of(int status) {
   }
 }
 
-const char* init_remedy(int status) {
+// The variables that nrt_init reads and that are set, as " NAME=value NAME=value": NRT says only that one is wrong.
+std::string init_settings() {
+  std::string out;
+  for (const char* name : {"NEURON_RT_VISIBLE_CORES", "NEURON_RT_NUM_CORES", "NEURON_LOGICAL_NC_CONFIG",
+                           "NEURON_RT_ROOT_COMM_ID", "NEURON_RT_XU_COMPUTE_MAX_QUEUED_REQUESTS",
+                           "NEURON_LIBTORCH_HOST_CLAIM_DIR", "NEURON_LIBTORCH_HOST_MEMORY_LIMIT_MB",
+                           "NEURON_LIBTORCH_HOST_THREADS_PER_CORE", "NEURON_LIBTORCH_HOST_INLINE"}) {
+    const std::string value = environment(name);
+    if (!value.empty()) out += detail::concat(" ", name, "=", value);
+  }
+  return out;
+}
+
+std::string init_remedy(int status) {
+  const std::string settings = init_settings();
+  const std::string set = settings.empty() ? "" : " (set here:" + settings + ")";
   switch (status) {
     case NRT_EXEC_NC_BUSY:
     case NRT_LOAD_NOT_ENOUGH_NC:
     case NRT_RESOURCE:
-      return ". Another process holds a core: choose free ones with NEURON_RT_VISIBLE_CORES";
+      return ". Another process holds a core: choose free ones with NEURON_RT_VISIBLE_CORES" + set;
     case NRT_INVALID:
-      return ". Check NEURON_RT_VISIBLE_CORES, NEURON_RT_NUM_CORES and NEURON_LOGICAL_NC_CONFIG";
+      return settings.empty() ? ". Check the NEURON_RT_* variables" : ". Check" + settings;
     default:
-      return "";
+      return set;
   }
 }
 

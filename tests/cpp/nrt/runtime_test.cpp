@@ -73,6 +73,19 @@ TEST_F(RuntimeDeathTest, AFailedInitCarriesTheStatusName) {
       kind(ErrorKind::kUnavailable) + "1005 nrt_init failed with NRT_EXEC_NC_BUSY \\(1005\\).*NEURON_RT_VISIBLE_CORES");
 }
 
+void get_with_cores(const char* cores, NRT_STATUS status) {
+  setenv("NEURON_RT_VISIBLE_CORES", cores, 1);
+  get_with("host", FAKE_NRT_LIBRARY, status);
+}
+
+// NRT states only that something is wrong, or busy: what was asked of it must be in the message.
+TEST_F(RuntimeDeathTest, AFailedInitNamesTheSettingsItWasGiven) {
+  EXPECT_EXIT(get_with_cores("0-", NRT_INVALID), testing::ExitedWithCode(3),
+              "nrt_init failed with NRT_INVALID \\(2\\).*Check NEURON_RT_VISIBLE_CORES=0-");
+  EXPECT_EXIT(get_with_cores("3", NRT_EXEC_NC_BUSY), testing::ExitedWithCode(3),
+              "choose free ones with NEURON_RT_VISIBLE_CORES \\(set here: NEURON_RT_VISIBLE_CORES=3\\)");
+}
+
 void get_mismatched(const char* runtime, const char* stands_for) {
   setenv("FAKE_NRT_STANDS_FOR", stands_for, 1);
   get_with(runtime, FAKE_NRT_LIBRARY);
