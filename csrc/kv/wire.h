@@ -43,7 +43,7 @@ enum class FrameType : uint8_t {
   kLayout = 17,  // either: the KV layout was described or replaced
 };
 inline constexpr uint8_t kLastFrameType = 17;
-const char* frame_name(FrameType type);
+NXL_API const char* frame_name(FrameType type);
 
 inline constexpr uint8_t kFlagAuthenticated = 1;  // the body ends in a 16-byte code over header and body
 

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// A seeded mutation driver for LLVMFuzzerTestOneInput, for compilers without libFuzzer: --frames N --seed S, or
+// --seconds N for at least that time and at least a million frames. It also holds the promise that no mutated frame is
+// accepted: a frame whose checksums were not repaired must be refused.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <random>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kv/sample_frames.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+using namespace nxl::kv;  // NOLINT: a program of its own
+
+struct Mutator {
+  std::mt19937_64 random;
+
+  size_t pick(size_t below) { return below == 0 ? 0 : random() % below; }
+
+  void mutate(Bytes& bytes) {
+    for (size_t i = 1 + pick(4); i != 0; --i) {
+      const size_t at = pick(bytes.size());
+      switch (pick(5)) {
+        case 0:
+          bytes[at] ^= std::byte{static_cast<uint8_t>(1u << pick(8))};
+          break;
+        case 1:
+          bytes[at] = std::byte{static_cast<uint8_t>(pick(2) == 0 ? 0xFF : 0)};
+          break;
+        case 2:
+          bytes.erase(bytes.begin() + static_cast<ptrdiff_t>(at));
+          break;
+        case 3:
+          bytes.insert(bytes.begin() + static_cast<ptrdiff_t>(at), std::byte{static_cast<uint8_t>(pick(256))});
+          break;
+        default:
+          bytes.resize(std::max<size_t>(1, at));
+          break;
+      }
+    }
+  }
+};
+
+// True when the parser gave back a frame for these bytes.
+bool accepted(const Bytes& bytes) {
+  try {
+    FrameParser parser;
+    parser.set_body_limit(kMaxBodyBytes);
+    parser.append(bytes);
+    return parser.next().has_value();
+  } catch (const nxl::Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  uint64_t frames = 100'000;
+  uint64_t seed = 1;
+  std::time_t end = 0;
+  for (int i = 1; i + 1 < argc; i += 2) {
+    const std::string_view flag = argv[i];
+    if (flag == "--frames") {
+      frames = std::strtoull(argv[i + 1], nullptr, 10);
+    } else if (flag == "--seconds") {
+      frames = 1'000'000;
+      end = std::time(nullptr) + static_cast<std::time_t>(std::strtod(argv[i + 1], nullptr)) + 1;
+    } else if (flag == "--seed") {
+      seed = std::strtoull(argv[i + 1], nullptr, 10);
+    } else {
+      std::fprintf(stderr, "usage: %s [--frames N | --seconds N] [--seed S]\n", argv[0]);
+      return 2;
+    }
+  }
+  Mutator mutator{std::mt19937_64(seed)};
+  const auto bodies = test::sample_bodies();
+  uint64_t i = 0;
+  for (; i < frames || std::time(nullptr) < end; ++i) {
+    const auto& [type, body] = bodies[mutator.pick(bodies.size())];
+    FrameHeader header;
+    header.type = type;
+    header.session = mutator.random();
+    header.sequence = i;
+    const Bytes good = encode_frame(header, body);
+    Bytes bad = good;
+    mutator.mutate(bad);
+    // Bytes behind a whole frame are the next frame's, no mutation of this one.
+    const bool same = bad.size() >= good.size() && std::equal(good.begin(), good.end(), bad.begin());
+    if (!same && accepted(bad)) {
+      std::fprintf(stderr, "mutated %s frame %llu of seed %llu was accepted\n", frame_name(type),
+                   static_cast<unsigned long long>(i), static_cast<unsigned long long>(seed));
+      return 1;
+    }
+    std::vector<uint8_t> input(bad.size() + 1);
+    input[0] = static_cast<uint8_t>(mutator.pick(4));
+    std::memcpy(input.data() + 1, bad.data(), bad.size());
+    LLVMFuzzerTestOneInput(input.data(), input.size());
+  }
+  std::printf("%llu frames, seed %llu: no crash, none accepted\n", static_cast<unsigned long long>(i),
+              static_cast<unsigned long long>(seed));
+  return 0;
+}
