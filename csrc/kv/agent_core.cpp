@@ -107,11 +107,11 @@ void AgentCore::close() {
     for (const auto& [id, peer] : peers_) peer->wanted = false;
     std::vector<TransferPtr> all;
     for (const auto& [id, transfer] : transfers_) all.push_back(transfer);
-    for (const TransferPtr& transfer : all) stop(transfer, Cause::kClosed, "the agent was closed");
     for (const auto& [id, peer] : peers_) {
       if (!peer->link) continue;
-      for (const auto& [request, transfer] : peer->link->served) stop(transfer, Cause::kClosed, "the agent was closed");
+      for (const auto& [request, transfer] : peer->link->served) all.push_back(transfer);
     }
+    for (const TransferPtr& transfer : all) stop(transfer, Cause::kClosed, "the agent was closed");
   }
   // Sessions end after what they served has come to rest: the peer takes the closed socket as proof of that.
   loop_->call([this] {

@@ -97,6 +97,7 @@ void AgentCore::on_frame(Session& session, const Frame& frame) {
       const PeerPtr peer = session_peers_.at(&session);
       const Lock lock(mutex_);
       peer->outbox.acknowledge(sequence);
+      send_notifications(*peer);
       return;
     }
     case FrameType::kWriteRequest:

@@ -2,9 +2,12 @@
 // Go-back-N over frames that a connection may lose when it breaks.
 #include "kv/notifications.h"
 
+#include <algorithm>
+
 namespace nxl::kv {
 namespace {
 
+constexpr size_t kWindow = 1024;    // sent and not acknowledged: what a full receiver makes us send again
 constexpr uint64_t kOverhead = 64;  // of one entry, so that empty payloads are bounded, too
 
 }  // namespace
@@ -24,10 +27,12 @@ bool Outbox::full() const { return bytes_ >= max_bytes_; }
 
 std::vector<NotifyMessage> Outbox::due(Time now, std::chrono::milliseconds patience) {
   if (sent_ > 0 && now - sent_at_ >= patience) sent_ = 0;
-  if (sent_ == queue_.size()) return {};
-  std::vector<NotifyMessage> result(queue_.begin() + static_cast<ptrdiff_t>(sent_), queue_.end());
+  const size_t end = std::min(queue_.size(), kWindow);
+  if (sent_ >= end) return {};
+  std::vector<NotifyMessage> result(queue_.begin() + static_cast<ptrdiff_t>(sent_),
+                                    queue_.begin() + static_cast<ptrdiff_t>(end));
   if (sent_ == 0) sent_at_ = now;
-  sent_ = queue_.size();
+  sent_ = end;
   return result;
 }
 

@@ -23,7 +23,7 @@ class NXL_API Outbox {
   bool push(NotifyKind kind, std::string payload);         // false: it is full
   void push_always(NotifyKind kind, std::string payload);  // what was promised when there was room
   bool full() const;
-  // What is to be sent now: all that was never sent; and once the oldest has waited `patience` for its
+  // What is to be sent now, within a window: what was never sent; and once the oldest has waited `patience` for its
   // acknowledgement, everything again.
   std::vector<NotifyMessage> due(Time now, std::chrono::milliseconds patience);
   void acknowledge(uint64_t sequence);

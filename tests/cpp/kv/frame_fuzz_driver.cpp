@@ -27,6 +27,7 @@ struct Mutator {
 
   void mutate(Bytes& bytes) {
     for (size_t i = 1 + pick(4); i != 0; --i) {
+      if (bytes.empty()) return;
       const size_t at = pick(bytes.size());
       switch (pick(5)) {
         case 0:

@@ -239,9 +239,9 @@ TEST(Process, ALeaseThatEndsDuringTheReadFailsIt) {
   ServerProcess server(Settings{});
   for (const char* how : {"expiry", "release"}) {
     const bool expires = std::string(how) == "expiry";
-    Reader reader({.faults = slow(milliseconds(10))});
+    Reader reader({.faults = slow(milliseconds(8))});
     const PeerId peer = reader.agent->connect(server.endpoint(), kLong);
-    const LeaseTicket ticket = ticket_from(server.ask(expires ? "grant decode 400" : "grant decode 60000"));
+    const LeaseTicket ticket = ticket_from(server.ask(expires ? "grant decode 200" : "grant decode 60000"));
     const TransferId id = reader.agent->prepare_read(peer, reader.scattered(100, 4096), ticket);
     ASSERT_TRUE(reader.agent->post(id, kLong, "done").is_ok());
     if (!expires) {
@@ -385,7 +385,7 @@ TEST(Process, LostAndRepeatedFramesChangeNothing) {
   }});
   const PeerId peer = reader.agent->connect(server.endpoint(), kLong);
   std::string expected;
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 15; ++i) {
     ASSERT_TRUE(reader.agent->notify(peer, "n" + std::to_string(i)).is_ok());
     expected += "decode:n" + std::to_string(i) + " ";
   }
