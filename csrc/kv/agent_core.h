@@ -106,6 +106,8 @@ class AgentCore : private SessionHost, private ProviderHost {
 
   // agent_peers.cpp
   PeerId connect(const std::string& endpoint, Milliseconds deadline);
+
+  // agent_peer_views.cpp
   PeerId find_peer(const std::string& name) const;
   PeerInfo peer_info(PeerId peer) const;
   std::vector<PeerInfo> peers() const;
@@ -184,6 +186,7 @@ class AgentCore : private SessionHost, private ProviderHost {
   void close_when_quiet(Session& session);
   void evict(const PeerPtr& peer, const std::string& why);
   std::shared_ptr<Link> link_of(const Session& session) const;
+  // agent_peer_views.cpp
   PeerPtr find(PeerId peer) const;                   // with mutex_; throws kInvalid
   std::shared_ptr<Link> link_up(PeerId peer) const;  // with mutex_; throws kUnavailable when the peer is not up
   PeerInfo info(const PeerEntry& peer) const;
@@ -267,6 +270,8 @@ class AgentCore : private SessionHost, private ProviderHost {
   std::unordered_map<const Session*, std::shared_ptr<Session>> sessions_;
   std::unordered_map<const Session*, PeerPtr> session_peers_;
   std::unordered_map<const Session*, std::shared_ptr<Link>> session_links_;
+  uint64_t turned_away_ = 0;
+  Time warned_at_{};
 
   // Last, so that their threads end before what they use.
   std::vector<std::unique_ptr<Provider>> providers_;

@@ -64,6 +64,7 @@ PeerId AgentCore::connect(const std::string& endpoint, Milliseconds deadline) {
   NXL_CHECK(!address.off_host() || !key_.empty() || config_.insecure, kInvalid, "endpoint ", endpoint,
             " is on another host: set key_file on both agents (insecure=True goes without, for tests)");
   const Time until = Clock::now() + deadline;
+  const Address numeric = address.numeric();  // here, so that a slow resolver never holds up the control thread
   Lock lock(mutex_);
   check_open();
   PeerPtr peer;
@@ -77,7 +78,7 @@ PeerId AgentCore::connect(const std::string& endpoint, Milliseconds deadline) {
     peer = std::make_shared<PeerEntry>(config_.max_notification_bytes);
     peer->id = next_peer_++;
     peer->endpoint = endpoint;
-    peer->address = address;
+    peer->address = numeric;
     peers_.emplace(peer->id, peer);
     loop_->call([this, peer] { open_session(peer); });
   }
@@ -283,7 +284,13 @@ void AgentCore::on_lost(Session& session) {
   } else {
     const Lock lock(mutex_);
     ++metrics_.handshakes_refused;
-    NXL_LOG(kWarning, "kv agent ", config_.name, ": ", session.label(), " was turned away: ", session.why());
+    ++turned_away_;
+    // One line a second: whoever knocks without a key does not fill the disk.
+    if (const Time now = Clock::now(); now - warned_at_ >= std::chrono::seconds(1)) {
+      NXL_LOG(kWarning, "kv agent ", config_.name, ": ", session.label(), " was turned away: ", session.why(), " (",
+              std::exchange(turned_away_, 0), " since the last line)");
+      warned_at_ = now;
+    }
   }
   if (session.peer_closed()) on_drained(session);
   close_when_quiet(session);
@@ -341,101 +348,6 @@ void AgentCore::on_tick(Session& session) {
     if (transfer->link == link && now - transfer->queried_at >= parts_.resend_after) send_write_query(*transfer);
   }
   std::erase_if(retired_workers_, [](const auto& workers) { return workers.use_count() == 1 && workers->idle(); });
-}
-
-AgentCore::PeerPtr AgentCore::find(PeerId peer) const {
-  const auto it = peers_.find(peer);
-  NXL_CHECK(it != peers_.end(), kInvalid, "peer ", peer, " is unknown or was replaced by a new incarnation");
-  return it->second;
-}
-
-std::shared_ptr<Link> AgentCore::link_up(PeerId peer) const {
-  check_open();
-  const PeerPtr entry = find(peer);
-  NXL_CHECK(entry->link && !entry->link->down, kUnavailable, "peer ",
-            entry->name.empty() ? entry->endpoint : entry->name, " is ", state_name(entry->state),
-            entry->why.empty() ? "" : ": ", entry->why);
-  return entry->link;
-}
-
-PeerId AgentCore::find_peer(const std::string& name) const {
-  const Lock lock(mutex_);
-  PeerId found = 0;
-  for (const auto& [id, peer] : peers_) {
-    if (peer->name != name) continue;
-    if (peer->state == PeerState::kUp) return id;
-    found = id;
-  }
-  return found;
-}
-
-PeerInfo AgentCore::info(const PeerEntry& peer) const {
-  PeerInfo result{peer.id, peer.name, peer.endpoint, peer.incarnation, peer.state, peer.why, {}, peer.reconnects};
-  if (peer.link) {
-    for (const auto& channel : peer.link->channels) result.providers.emplace_back(channel->provider());
-  }
-  return result;
-}
-
-PeerInfo AgentCore::peer_info(PeerId peer) const {
-  const Lock lock(mutex_);
-  return info(*find(peer));
-}
-
-std::vector<PeerInfo> AgentCore::peers() const {
-  const Lock lock(mutex_);
-  std::vector<PeerInfo> result;
-  for (const auto& [id, peer] : peers_) result.push_back(info(*peer));
-  return result;
-}
-
-std::vector<RemoteRegion> AgentCore::peer_regions(PeerId peer) const {
-  std::shared_ptr<const RemoteRegionMap> regions;
-  {
-    const Lock lock(mutex_);
-    regions = link_up(peer)->regions;
-  }
-  std::vector<RemoteRegion> result;
-  for (const auto& [index, region] : *regions) result.push_back(*region);
-  return result;
-}
-
-bool AgentCore::peer_layout(PeerId peer, KvLayout* layout, std::vector<uint32_t>* regions) const {
-  std::shared_ptr<const DescribedKv> described;
-  {
-    const Lock lock(mutex_);
-    described = link_up(peer)->remote_kv;
-  }
-  if (!described) return false;
-  *layout = described->layout;
-  *regions = described->regions;
-  return true;
-}
-
-void AgentCore::disconnect(PeerId peer) {
-  Lock lock(mutex_);
-  const auto it = peers_.find(peer);
-  if (it == peers_.end()) return;
-  const PeerPtr entry = it->second;
-  entry->wanted = false;
-  const auto link = entry->link;
-  if (link) {
-    // At once, not when the control thread comes to it: the caller may count on the peer being gone.
-    link->down = true;
-    std::vector<TransferPtr> hit;
-    for (const auto& [id, transfer] : transfers_) {
-      if (transfer->link == link) hit.push_back(transfer);
-    }
-    for (const TransferPtr& transfer : hit) stop(transfer, Cause::kPeerLost, link->peer_name + ": disconnected");
-  }
-  metrics_.notifications_lost += entry->outbox.restart();
-  peers_.erase(it);
-  entry->state = PeerState::kDown;
-  peers_changed_.notify_all();
-  loop_->call([this, entry] {
-    if (entry->timer != 0) loop_->cancel(entry->timer);
-    if (const auto session = entry->session) session->end("the peer disconnected", true);
-  });
 }
 
 }  // namespace nxl::kv

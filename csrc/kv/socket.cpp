@@ -29,10 +29,10 @@ struct AddressList {
   }
 };
 
-void resolve(const Address& address, bool passive, AddressList& list) {
+void resolve(const Address& address, int flags, AddressList& list) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV | (passive ? AI_PASSIVE : 0);
+  hints.ai_flags = AI_NUMERICSERV | flags;
   const int error = ::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &list.first);
   NXL_CHECK(error == 0, kUnavailable, address.text(), ": ", ::gai_strerror(error));
 }
@@ -104,10 +104,23 @@ bool Address::off_host() const {
   return !unix_socket && !host.starts_with("127.") && host != "::1" && host != "localhost";
 }
 
+Address Address::numeric() const {
+  Address result = *this;
+  if (unix_socket) return result;
+  AddressList list;
+  resolve(*this, 0, list);
+  char name[NI_MAXHOST] = "";
+  const int error =
+      ::getnameinfo(list.first->ai_addr, list.first->ai_addrlen, name, sizeof name, nullptr, 0, NI_NUMERICHOST);
+  NXL_CHECK(error == 0, kUnavailable, text(), ": ", ::gai_strerror(error));
+  result.host = name;
+  return result;
+}
+
 GuardedFd listen_at(Address& address) {
   if (address.unix_socket) return listen_unix(address);
   AddressList list;
-  resolve(address, true, list);
+  resolve(address, AI_PASSIVE, list);
   GuardedFd fd(::socket(list.first->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   NXL_CHECK(fd, kUnavailable, address.text(), ": ", std::strerror(errno));
   const int on = 1;
@@ -131,7 +144,7 @@ GuardedFd begin_connect(const Address& address) {
     size = sizeof name;
   } else {
     AddressList list;
-    resolve(address, false, list);
+    resolve(address, AI_NUMERICHOST, list);
     std::memcpy(&to, list.first->ai_addr, list.first->ai_addrlen);
     size = list.first->ai_addrlen;
   }

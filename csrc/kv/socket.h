@@ -26,14 +26,16 @@ struct NXL_API Address {
   static Address parse(const std::string& text);
   std::string text() const;
   bool off_host() const;  // may be reached from other hosts
+  // With the host's name looked up, which may take the resolver's time. Throws Error(kUnavailable).
+  Address numeric() const;
 };
 
 // A listening, non-blocking socket. For port 0 `address` gets the real one. A Unix socket's file is made with mode
 // 0600; a file that nobody listens at any more is replaced. Throws Error(kUnavailable).
 GuardedFd listen_at(Address& address);
 
-// A non-blocking socket whose connect has begun (writable: ask SO_ERROR). Throws Error(kUnavailable) at once when it
-// cannot begin.
+// A non-blocking socket whose connect to a numeric address has begun (writable: ask SO_ERROR). Throws
+// Error(kUnavailable) at once when it cannot begin.
 GuardedFd begin_connect(const Address& address);
 int connect_error(int fd);  // SO_ERROR
 
