@@ -283,7 +283,7 @@ class Agent:
                 prepared = native.prepare_read(peer.id, table_runs(runs, remote_regions, self._layout_regions))
         except (ValueError, RuntimeError) as error:
             raise KvLayoutError(str(error)) from None
-        return self._posted(Transfer(self, peer, name, prepared), deadline, notification)
+        return self._posted(Transfer(self, peer, name, prepared, (begin, end)), deadline, notification)
 
     def write(
         self,
@@ -309,7 +309,7 @@ class Agent:
             )
         except (ValueError, RuntimeError) as error:
             raise KvLayoutError(str(error)) from None
-        return self._posted(Transfer(self, peer, request_id, prepared), deadline, notification)
+        return self._posted(Transfer(self, peer, request_id, prepared, (begin, end)), deadline, notification)
 
     def prepare_read(self, peer: Peer, runs: Any, request_id: str = "", lease: LeaseTicket | None = None) -> Transfer:
         """Check a READ by runs, to be posted once or many times.

@@ -89,8 +89,11 @@ class Transfer:
         id: number of the transfer in this agent.
     """
 
-    def __init__(self, agent: Agent, peer: Peer, request_id: str, transfer: int) -> None:
+    def __init__(
+        self, agent: Agent, peer: Peer, request_id: str, transfer: int, tokens: tuple[int, int] | None = None
+    ) -> None:
         self._agent = agent
+        self._tokens = tokens
         self.peer = peer
         self.request_id = request_id
         self.id = transfer
@@ -114,7 +117,7 @@ class Transfer:
 
     def status(self) -> TransferStatus:
         """Return the present state; never blocks."""
-        return _status(self._agent.native.check(self.id))
+        return self._status(self._agent.native.check(self.id))
 
     def done(self) -> bool:
         """Return True when all bytes are in place, False while it runs.
@@ -187,11 +190,24 @@ class Transfer:
             raise transfer_error(message, status.cause, status.failed_tokens)
         return False
 
+    def _status(self, native: dict[str, Any]) -> TransferStatus:
+        failed = tuple((begin, end) for begin, end in native["failed_tokens"])
+        if not failed and self._tokens and native["state"] in ("failed", "cancelled"):
+            failed = (self._tokens,)  # planned here: the native transfer knows runs only
+        return TransferStatus(
+            state=native["state"],
+            cause=native["cause"],
+            message=native["message"],
+            quiesced=native["quiesced"],
+            bytes_done=native["bytes_done"],
+            failed_tokens=failed,
+        )
+
     def _wait_until(self, condition: Any, timeout: float | None) -> TransferStatus:
         limit = None if timeout is None else time.monotonic() + timeout
         while True:
             left = _WAIT_SLICE_MS if limit is None else int((limit - time.monotonic()) * 1000)
-            status = _status(self._agent.native.wait(self.id, max(0, min(left, _WAIT_SLICE_MS))))
+            status = self._status(self._agent.native.wait(self.id, max(0, min(left, _WAIT_SLICE_MS))))
             if condition(status) or (limit is not None and time.monotonic() >= limit):
                 return status
             if status.terminal:
@@ -218,14 +234,3 @@ class Transfer:
     def __repr__(self) -> str:
         state = "released" if self._released else self.status().state
         return f"Transfer({self.id}, request={self.request_id!r}, peer={self.peer.name!r}, {state})"
-
-
-def _status(native: dict[str, Any]) -> TransferStatus:
-    return TransferStatus(
-        state=native["state"],
-        cause=native["cause"],
-        message=native["message"],
-        quiesced=native["quiesced"],
-        bytes_done=native["bytes_done"],
-        failed_tokens=tuple((begin, end) for begin, end in native["failed_tokens"]),
-    )

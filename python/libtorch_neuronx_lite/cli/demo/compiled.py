@@ -7,7 +7,7 @@ import contextlib
 import copy
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ Stage = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
 class CompiledSession:
-    """Moves a copy of the model to `device`, then compiles and runs each of the two steps once.
+    """Moves a copy of the model to `device`, then compiles and runs each of `steps` once.
 
     Attributes:
         session: ready to generate; its next prefill is no longer a cold one.
@@ -43,6 +43,7 @@ class CompiledSession:
         bucket: int,
         cache_length: int,
         stage: Stage = lambda name: contextlib.nullcontext(),
+        steps: Collection[str] = ("prefill", "decode"),
     ) -> None:
         self.device = device
         self.compile_seconds = 0.0
@@ -54,12 +55,13 @@ class CompiledSession:
             neuron.synchronize(device)
             self.session = Session(module, cache, bucket, compile_step)
         with torch.no_grad():
-            with stage("compile prefill"), self._compiling("prefill"):
-                token, _ = self.session.prefill([0])
-                token.cpu()
-            with stage("compile decode"), self._compiling("decode"):
-                token, _ = self.session.decode(token)
-                token.cpu()
+            for step in steps:
+                with stage(f"compile {step}"), self._compiling(step):
+                    if step == "prefill":
+                        token, _ = self.session.prefill([0])
+                    else:
+                        token, _ = self.session.decode(torch.zeros(1, 1, dtype=torch.int64).to(device))
+                    token.cpu()
 
     @contextlib.contextmanager
     def _compiling(self, step: str) -> Iterator[None]:

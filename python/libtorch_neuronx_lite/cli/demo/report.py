@@ -54,6 +54,31 @@ class DemoReport:
         """Whether the answer agrees with CPU eager as far as its dtype allows."""
         return self.agreement == "identical" or (self.agreement == "ties" and self.dtype == "bfloat16")
 
+    def rows(self) -> list[tuple[str, str]]:
+        """The lines of the table."""
+        rate = "{:.1f} tokens/s".format
+        unmeasured = "not measured: one token"
+        neffs = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in self.neff_bytes.items())
+        return [
+            ("agreement with CPU eager", _verdict(self)),
+            ("logit error (limit)", f"{self.logit_error:.2g} ({self.logit_tolerance:g}) of the largest logit"),
+            ("load", f"{self.load_s:.1f} s"),
+            ("compile", f"{self.compile_s:.1f} s"),
+            ("  tracing", f"{self.compile_tracing_s:.1f} s"),
+            ("  after AOTAutograd", f"{self.compile_after_aot_s:.1f} s"),
+            ("NEFF sizes", neffs or "none"),
+            (
+                f"prefill ({self.prompt_tokens} tokens in a bucket of {self.prefill_bucket})",
+                f"{self.prefill_ms:.0f} ms",
+            ),
+            ("decode", rate(self.decode_tokens_per_s) if self.decode_tokens_per_s else unmeasured),
+            (
+                f"CPU eager decode ({self.threads} threads)",
+                rate(self.cpu_eager_tokens_per_s) if self.cpu_eager_tokens_per_s else unmeasured,
+            ),
+            ("device memory in use", f"{self.device_memory_bytes / 2**20:.0f} MiB"),
+        ]
+
 
 def print_table(report: DemoReport, stream: TextIO | None = None) -> None:
     """Prints the table that ends the demo, on stdout by default."""
@@ -62,34 +87,9 @@ def print_table(report: DemoReport, stream: TextIO | None = None) -> None:
     )
     table.add_column("measure", no_wrap=True)
     table.add_column("value", justify="right", no_wrap=True)
-    for name, value in _rows(report):
+    for name, value in report.rows():
         table.add_row(name, value)
     Console(file=stream or sys.stdout, width=None if (stream or sys.stdout).isatty() else 100).print(table)
-
-
-def _rows(report: DemoReport) -> list[tuple[str, str]]:
-    rate = "{:.1f} tokens/s".format
-    unmeasured = "not measured: one token"
-    neffs = ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in report.neff_bytes.items())
-    return [
-        ("agreement with CPU eager", _verdict(report)),
-        ("logit error (limit)", f"{report.logit_error:.2g} ({report.logit_tolerance:g}) of the largest logit"),
-        ("load", f"{report.load_s:.1f} s"),
-        ("compile", f"{report.compile_s:.1f} s"),
-        ("  tracing", f"{report.compile_tracing_s:.1f} s"),
-        ("  after AOTAutograd", f"{report.compile_after_aot_s:.1f} s"),
-        ("NEFF sizes", neffs or "none"),
-        (
-            f"prefill ({report.prompt_tokens} tokens in a bucket of {report.prefill_bucket})",
-            f"{report.prefill_ms:.0f} ms",
-        ),
-        ("decode", rate(report.decode_tokens_per_s) if report.decode_tokens_per_s else unmeasured),
-        (
-            f"CPU eager decode ({report.threads} threads)",
-            rate(report.cpu_eager_tokens_per_s) if report.cpu_eager_tokens_per_s else unmeasured,
-        ),
-        ("device memory in use", f"{report.device_memory_bytes / 2**20:.0f} MiB"),
-    ]
 
 
 def _verdict(report: DemoReport) -> str:
