@@ -169,6 +169,7 @@ void EventLoop::run(const std::string& name) {
   const std::lock_guard lock(mutex_);
   dropped.swap(calls_);
   timers.swap(timers_);
+  timer_times_.clear();  // a later cancel() must not look for what is gone
 }
 
 }  // namespace nxl::kv
