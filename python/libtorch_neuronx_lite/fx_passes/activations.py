@@ -19,6 +19,13 @@ def absolute(x: torch.Tensor) -> torch.Tensor:
     return x.clone() if not x.dtype.is_signed else torch.where(x < 0, -x, x)
 
 
+def reciprocal(x: torch.Tensor) -> torch.Tensor:
+    """Decompose `aten.reciprocal` of integers, which torch-mlir lowers for floats only."""
+    if x.dtype.is_floating_point or x.dtype.is_complex:
+        return NotImplemented  # type: ignore[no-any-return]
+    return torch.reciprocal(x.to(torch.get_default_dtype()))
+
+
 def gelu(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     """Decompose `aten.gelu`: exact with erf, or the tanh form."""
     wide = _wide(x)

@@ -45,6 +45,8 @@ def scaled_dot_product_attention(
         groups = 1
         lead = query_lead = torch.broadcast_shapes(query.shape[:-2], lead)  # type: ignore[no-untyped-call]
     batch = math.prod(lead)
+    if columns == 0:  # nothing to attend to
+        return torch.zeros((*query_lead, rows, value_width), dtype=dtype, device=query.device)
 
     q = query.expand(*query_lead, rows, width).reshape(batch, groups * rows, width)
     k = key.expand(*lead, columns, width).reshape(batch, columns, width).transpose(1, 2)

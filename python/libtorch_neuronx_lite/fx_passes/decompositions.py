@@ -10,7 +10,19 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
-from . import activations, attention, creation, division, indexing, linear, normalization, pooling, scan
+from . import (
+    activations,
+    attention,
+    creation,
+    division,
+    indexing,
+    linear,
+    logical,
+    normalization,
+    pooling,
+    scan,
+    shifts,
+)
 
 aten = torch.ops.aten
 
@@ -33,7 +45,7 @@ RANDOM = (
 )
 
 # Kept whole because torch-mlir's own lowering is better than what the PyTorch decomposition leaves behind.
-_WHOLE = (aten.roll, aten.isfinite, aten.eye, aten.split_with_sizes)
+_WHOLE = (aten.roll, aten.isfinite, aten.eye, aten.split_with_sizes, aten._unsafe_index, aten._unsafe_index_put)
 
 # Not in the core set, and not lowered by torch-mlir.
 _EXTRA = (
@@ -68,6 +80,15 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.silu.default: activations.silu,
     aten.mish.default: activations.mish,
     aten.softplus.default: activations.softplus,
+    aten.reciprocal.default: activations.reciprocal,
+    aten.any.dims: logical.any_dims,
+    aten.all.dims: logical.all_dims,
+    aten.index_put.default: indexing.index_put,
+    aten.diagonal_scatter.default: indexing.diagonal_scatter,
+    aten.slice_scatter.default: indexing.slice_scatter,
+    aten.as_strided_scatter.default: indexing.as_strided_scatter,
+    aten.tril_indices.default: indexing.tril_indices,
+    aten.triu_indices.default: indexing.triu_indices,
     aten.index_copy.default: indexing.index_copy,
     aten.masked_scatter.default: indexing.masked_scatter,
     aten.topk.default: indexing.topk,
@@ -78,6 +99,14 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.remainder.Tensor: division.remainder,
     aten.remainder.Scalar: division.remainder,
     aten.remainder.Scalar_Tensor: division.remainder,
+    aten.max_pool2d_with_indices.default: pooling.max_pool2d_with_indices,
+    aten.max_pool3d_with_indices.default: pooling.max_pool3d_with_indices,
+    aten.avg_pool2d.default: pooling.avg_pool2d,
+    aten.avg_pool3d.default: pooling.avg_pool3d,
+    aten.bitwise_right_shift.Tensor: shifts.shift_right,
+    aten.bitwise_right_shift.Tensor_Scalar: shifts.shift_right,
+    aten.__rshift__.Scalar: shifts.shift_right,
+    aten.__rshift__.Tensor: shifts.shift_right,
     aten.cumprod.default: scan.cumprod,
     aten.cummax.default: scan.cummax,
     aten.cummin.default: scan.cummin,

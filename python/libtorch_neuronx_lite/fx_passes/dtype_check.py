@@ -26,7 +26,7 @@ def check_dtypes(gm: fx.GraphModule) -> None:
         UnsupportedDtypeError: with the node's name, the dtype, the user's line and the dtype to use.
     """
     for node in gm.graph.nodes:
-        if node.op == "output":
+        if node.op == "output" or (node.op == "placeholder" and not node.users):
             continue
         for leaf in pytree.tree_leaves(fake_value(node)):
             if isinstance(leaf, torch.Tensor) and leaf.dtype in _REMEDY:

@@ -3,18 +3,136 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+aten = torch.ops.aten
+
+
+def index_put(
+    x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, accumulate: bool = False
+) -> torch.Tensor:
+    """Decompose `aten.index_put` with one mask into a select; with index tensors it stays."""
+    given = [(dim, index) for dim, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or given[0][1].dtype != torch.bool:
+        return NotImplemented  # type: ignore[no-any-return]
+    dim, mask = given[0]
+    behind = x.shape[dim + mask.dim() :]
+    chosen = mask.reshape(*mask.shape, *[1] * len(behind))
+    if values.dim() > len(behind) and values.shape[values.dim() - len(behind) - 1] != 1:
+        # One value for each true element, in order; dimensions before the mask come first in both.
+        if x.numel() == 0 or values.numel() == 0:
+            return x.clone()
+        count = values.shape[values.dim() - len(behind) - 1]
+        place = (torch.cumsum(mask.reshape(-1).to(torch.int64), 0) - 1).clamp(0, count - 1)
+        values = values.expand(*x.shape[:dim], count, *behind)
+        values = torch.index_select(values, dim, place).reshape(x.shape)
+    elif values.dim() > len(behind):
+        # [..., 1, *behind]: the one row stands for every true element.
+        row = values.dim() - len(behind) - 1
+        values = values.reshape(*values.shape[:row], *[1] * mask.dim(), *values.shape[row + 1 :])
+    return torch.where(chosen, x + values if accumulate else values, x)
+
+
+def diagonal_scatter(
+    x: torch.Tensor, source: torch.Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> torch.Tensor:
+    """Decompose `aten.diagonal_scatter` into `index_put` at the diagonal's places."""
+    dim1, dim2 = dim1 % x.dim(), dim2 % x.dim()
+    places = torch.arange(source.shape[-1], device=x.device)
+    moved = x.movedim((dim1, dim2), (0, 1))
+    indices = [places + max(-offset, 0), places + max(offset, 0)]
+    written = aten._unsafe_index_put.default(moved, indices, source.movedim(-1, 0))
+    return written.movedim((0, 1), (dim1, dim2))  # type: ignore[no-any-return]
+
+
+def slice_scatter(
+    x: torch.Tensor,
+    source: torch.Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> torch.Tensor:
+    """Decompose `aten.slice_scatter` into `index_put`: torch-mlir's passes do not end on some of its uses."""
+    dim %= x.dim()
+    start, end, step = slice(start, end, step).indices(x.shape[dim])
+    if (start, step) == (0, 1) and end >= x.shape[dim]:
+        return source.expand(x.shape).clone()
+    places = torch.arange(start, max(start, end), step, device=x.device)
+    indices: list[torch.Tensor | None] = [None] * dim + [places]
+    return aten._unsafe_index_put.default(x, indices, source)  # type: ignore[no-any-return]
+
+
+def _strided_places(x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int | None) -> torch.Tensor:
+    """Return for each element of a window on `x`'s memory its place among `x`'s own elements."""
+    first = 0 if offset is None else int(offset - x.storage_offset())
+    places = torch.full((), first, dtype=torch.int64, device=x.device)
+    for count, step in zip(size, stride, strict=True):
+        places = places.unsqueeze(-1) + torch.arange(count, device=x.device) * step
+    return places
+
+
+def as_strided(
+    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
+) -> torch.Tensor:
+    """Decompose `aten.as_strided` of a contiguous tensor into one gather."""
+    if not x.is_contiguous():
+        return NotImplemented  # type: ignore[no-any-return]
+    return aten._unsafe_index.Tensor(x.reshape(-1), [_strided_places(x, size, stride, storage_offset)])  # type: ignore[no-any-return]
+
+
+def as_strided_scatter(
+    x: torch.Tensor,
+    source: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """Decompose `aten.as_strided_scatter` on a contiguous tensor: writes through views that overlap end in one."""
+    if not x.is_contiguous():
+        return NotImplemented  # type: ignore[no-any-return]
+    places = _strided_places(x, size, stride, storage_offset)
+    return aten._unsafe_index_put.default(x.reshape(-1), [places], source).reshape(x.shape)  # type: ignore[no-any-return]
+
+
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any
+) -> torch.Tensor:
+    """Decompose `aten.tril_indices`."""
+    rows = torch.arange(row, device=device)
+    counts = (rows + (offset + 1)).clamp(0, col)
+    total = sum(min(max(i + offset + 1, 0), col) for i in range(row))
+    return _places(counts, torch.zeros_like(counts), total).to(dtype or torch.int64)
+
+
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype | None = None, device: Any = None, **_: Any
+) -> torch.Tensor:
+    """Decompose `aten.triu_indices`."""
+    starts = (torch.arange(row, device=device) + offset).clamp(0, col)
+    total = sum(col - min(max(i + offset, 0), col) for i in range(row))
+    return _places(col - starts, starts, total).to(dtype or torch.int64)
+
+
+def _places(counts: torch.Tensor, starts: torch.Tensor, total: int) -> torch.Tensor:
+    """Return [2, total]: row and column of each place, `counts[i]` of them in row i from column `starts[i]` on."""
+    place = torch.arange(total, device=counts.device)
+    ends = torch.cumsum(counts, 0)
+    row = (place.unsqueeze(1) >= ends).sum(1)
+    column = place + torch.index_select(starts + counts - ends, 0, row)
+    return torch.stack((row, column))
+
 
 def index_copy(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-    """Decompose `aten.index_copy` into `index_put`."""
+    """Decompose `aten.index_copy` into `index_put`; eager refuses an index below zero."""
     if x.dim() == 0:
-        return torch.ops.aten.index_put(x.unsqueeze(0), [index.reshape(-1)], source.reshape(-1)).squeeze(0)  # type: ignore[no-any-return]
+        return aten._unsafe_index_put.default(x.unsqueeze(0), [index.reshape(-1)], source.reshape(-1)).squeeze(0)  # type: ignore[no-any-return]
     dim %= x.dim()
     indices: list[torch.Tensor | None] = [None] * dim + [index.reshape(-1)]
-    return torch.ops.aten.index_put(x, indices, source)  # type: ignore[no-any-return]
+    return aten._unsafe_index_put.default(x, indices, source)  # type: ignore[no-any-return]
 
 
 def masked_scatter(x: torch.Tensor, mask: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
@@ -44,7 +162,7 @@ def topk(
     """Decompose `aten.topk` into a sort (stable once lowered) and a slice; indices are int64."""
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    values, indices = torch.ops.aten.sort.default(x, dim, largest)
+    values, indices = aten.sort.default(x, dim, largest)
     return values.narrow(dim, 0, k), indices.narrow(dim, 0, k)
 
 
@@ -54,7 +172,7 @@ def sort_stable(
     """Decompose `aten.sort.stable` into the form torch-mlir knows; the lowering makes every sort stable."""
     if x.dim() == 0:
         return x.clone(), torch.zeros((), dtype=torch.int64, device=x.device)
-    return torch.ops.aten.sort.default(x, dim, descending)  # type: ignore[no-any-return]
+    return aten.sort.default(x, dim, descending)  # type: ignore[no-any-return]
 
 
 def argsort(x: torch.Tensor, dim: int = -1, descending: bool = False) -> torch.Tensor:

@@ -47,6 +47,10 @@ def take_mutations(gm: fx.GraphModule) -> Mutations:
             argument = written.get(argument, argument)
             if argument.op != "placeholder":
                 raise _not_an_argument(node)
+            if fake_value(argument).numel() == 0:  # no element changes
+                node.replace_all_uses_with(argument)
+                gm.graph.erase_node(node)
+                continue
             value = _like(gm, node, argument, value)
             values[argument] = value
             written[node] = argument

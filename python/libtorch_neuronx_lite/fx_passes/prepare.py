@@ -11,10 +11,13 @@ from torch import fx
 from .constants import take_constants
 from .device import drop_devices, graph_device
 from .dtype_check import check_dtypes
+from .empty_tensors import remove_empty
 from .inputs import take_inputs
 from .mutation import take_mutations
+from .negative_indices import wrap_negative_indices
 from .results import Results, alias_info, plan_results
 from .rng import add_seed
+from .scalar_reductions import give_scalars_a_dimension
 from .scalars import make_operands
 
 
@@ -66,7 +69,10 @@ def prepare(gm: fx.GraphModule) -> PreparedGraph:
     device = graph_device(gm)
     results = plan_results(gm, take_mutations(gm), infos)
     constants = take_constants(gm)
+    remove_empty(gm)
     gm.graph.eliminate_dead_code()
+    wrap_negative_indices(gm)
+    give_scalars_a_dimension(gm)
     has_rng_seed = add_seed(gm)
     drop_devices(gm)
     make_operands(gm)

@@ -30,6 +30,16 @@ class Layout:
     offset: int
 
 
+@dataclass(frozen=True)
+class EmptyResult:
+    """A result without elements: no executable makes it."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    is_on_cpu: bool
+
+
 @dataclass
 class Results:
     """How the results of one call are put together.
@@ -40,6 +50,7 @@ class Results:
         plan: for each result ("output", k), ("input", argument index) or ("none", 0).
         values: result position -> a plain Python value (a number) that the graph returns.
         layouts: result position -> the window that the result is.
+        empties: result position -> the tensor without elements that the result is.
         on_cpu: result positions whose tensor belongs on the CPU.
     """
 
@@ -48,6 +59,7 @@ class Results:
     plan: list[tuple[str, int]] = field(default_factory=list)
     values: dict[int, Any] = field(default_factory=dict)
     layouts: dict[int, Layout] = field(default_factory=dict)
+    empties: dict[int, EmptyResult] = field(default_factory=dict)
     on_cpu: set[int] = field(default_factory=set)
 
 
@@ -112,6 +124,12 @@ def plan_results(gm: fx.GraphModule, mutations: Mutations, infos: Sequence[Alias
             continue
         info = infos[position] if infos is not None else None
         base = _argument_behind(node, info, mutations, placeholders)
+        if base is None and value.numel() == 0:
+            results.empties[position] = EmptyResult(
+                tuple(value.shape), tuple(value.stride()), value.dtype, value.device.type == "cpu"
+            )
+            results.plan.append(("none", 0))
+            continue
         node = mutations_value(node, mutations)
         owner = owners.get(_storage(value)) if base is None else None
         if owner is not None and _is_window(node, owner, returned):

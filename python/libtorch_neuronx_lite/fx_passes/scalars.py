@@ -27,6 +27,8 @@ _ARITHMETIC: dict[Any, Any] = {
 _ARITHMETIC |= {
     aten.bitwise_left_shift.Tensor_Scalar: aten.bitwise_left_shift.Tensor,
     aten.bitwise_right_shift.Tensor_Scalar: aten.bitwise_right_shift.Tensor,
+    aten.__lshift__.Tensor: aten.bitwise_left_shift.Tensor,
+    aten.__rshift__.Tensor: aten.bitwise_right_shift.Tensor,
     aten.__lshift__.Scalar: aten.bitwise_left_shift.Tensor,
     aten.__rshift__.Scalar: aten.bitwise_right_shift.Tensor,
     aten.pow.Tensor_Scalar: aten.pow.Tensor_Tensor,
@@ -37,6 +39,10 @@ _COMPARISONS: dict[Any, Any] = {
     for name in ("eq", "ne", "lt", "le", "gt", "ge")
     for op in (getattr(aten, name).Scalar, getattr(aten, name).Tensor)
 }
+# Comparisons of a float with itself: True where a number gives True and NaN False, else the other way round.
+_OF_ITSELF: dict[Any, bool] = {
+    aten.eq.Tensor: True, aten.le.Tensor: True, aten.ge.Tensor: True, aten.ne.Tensor: False,
+}  # fmt: skip
 _ADDITIVE = (aten.add.Tensor, aten.sub.Tensor)
 _NARROW = (torch.bfloat16, torch.float16)
 # Numbers for which torch-mlir has a shorter form.
@@ -57,12 +63,18 @@ def make_operands(gm: fx.GraphModule) -> None:
         if node.target is aten.pow.Tensor_Scalar and operands[1] in _POWERS and operands[0].dtype == result.dtype:
             continue
         editor = Editor(gm.graph, mode, node)
-        if comparison is not None:
+        if comparison in _OF_ITSELF and node.args[0] is node.args[1] and operands[0].dtype.is_floating_point:
+            # Only NaN differs from itself; torch-mlir folds the comparison as if nothing did.
+            new = editor.call(aten.isnan.default, node.args[0])
+            if _OF_ITSELF[comparison]:
+                new = editor.call(aten.logical_not.default, new)
+        elif comparison is not None:
             dtype = torch.result_type(*(_on_cpu(operand) for operand in operands))
             new = editor.call(comparison, *(_operand(editor, arg, dtype) for arg in node.args[:2]))
         else:
             alpha = node.kwargs.get("alpha", 1)
-            if alpha == 1 and all(isinstance(o, torch.Tensor) and o.dtype == result.dtype for o in operands):
+            is_plain = node.target is arithmetic and alpha == 1
+            if is_plain and all(isinstance(o, torch.Tensor) and o.dtype == result.dtype for o in operands):
                 continue
             dtype = result.dtype
             numbers = list(node.args[:2])

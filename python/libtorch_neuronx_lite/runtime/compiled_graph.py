@@ -74,6 +74,8 @@ def _finisher(plan: CallPlan) -> Callable[[Arguments, Any], tuple[Any, ...]]:
             results[position] = base.as_strided(window.size, window.stride, offset)
         for position in plan.cpu_results:
             results[position] = results[position].cpu()
+        for position, empty in plan.empties.items():
+            results[position] = torch.empty_strided(empty.size, empty.stride, dtype=empty.dtype, device=empty.device)
         for position, value in plan.values.items():
             results[position] = value
         return tuple(results)

@@ -28,6 +28,16 @@ class Window:
 
 
 @dataclass(frozen=True)
+class EmptyTensor:
+    """A result without elements, made at each call: shape, strides in elements, dtype and device."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+@dataclass(frozen=True)
 class CallPlan:
     """The plan of one graph.
 
@@ -41,6 +51,7 @@ class CallPlan:
         written_arguments: arguments whose memory an output is.
         values: result position -> a plain value to return there.
         windows: result position -> the window to return there.
+        empties: result position -> the tensor without elements to return there.
         cpu_results: result positions to move to the CPU.
     """
 
@@ -53,9 +64,12 @@ class CallPlan:
     written_arguments: Sequence[int] = ()
     values: Mapping[int, Any] = field(default_factory=dict)
     windows: Mapping[int, Window] = field(default_factory=dict)
+    empties: Mapping[int, EmptyTensor] = field(default_factory=dict)
     cpu_results: Sequence[int] = ()
 
     @property
     def is_direct(self) -> bool:
-        """Whether a call needs nothing but the executable: no moves, constants, windows or values."""
-        return not (self.constants or self.cpu_arguments or self.values or self.windows or self.cpu_results)
+        """Whether a call needs nothing but the executable: no moves, constants, windows, values or empties."""
+        return not (
+            self.constants or self.cpu_arguments or self.values or self.windows or self.empties or self.cpu_results
+        )
