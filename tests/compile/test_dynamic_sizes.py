@@ -55,3 +55,25 @@ def test_views_with_symbolic_sizes() -> None:
             torch.testing.assert_close(flat.cpu(), x.reshape(-1))
             torch.testing.assert_close(turned.cpu(), x.t() + 1)
             torch.testing.assert_close(half.cpu(), x[:, : shape[1] // 2])
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_a_python_float_that_changes(dynamic: bool | None) -> None:
+    """Dynamo hands a float that changed to the graph as a float64 tensor on the CPU, which the device does not have."""
+    run = compiled(lambda x, n, s: (x[:n] * s, n + 1, s * 2, s), dynamic=dynamic)
+    x = torch.randn(9)
+    with torch.no_grad():
+        for count, number in ((3, 1.5), (5, 2.5), (2, 1.5), (0, 0.0)):
+            product, more, double, same = run(x.to(DEVICE), count, number)
+            torch.testing.assert_close(product.cpu(), x[:count] * number)
+            assert (more, double, same) == (count + 1, number * 2, number)
+            assert type(double) is float
+
+
+def test_sizes_down_to_zero() -> None:
+    run = compiled(lambda x, y: (x @ y).softmax(-1)[: x.shape[0] // 2 + 1] * x.shape[0], dynamic=None)
+    with torch.no_grad():
+        for rows in (3, 5, 1, 0, 5):
+            x, y = torch.randn(rows, 4), torch.randn(4, rows + 1)
+            expected = (x @ y).softmax(-1)[: rows // 2 + 1] * rows
+            torch.testing.assert_close(run(x.to(DEVICE), y.to(DEVICE)).cpu(), expected)
