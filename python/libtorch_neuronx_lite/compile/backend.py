@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 
 from .. import envs, worker
@@ -19,7 +20,7 @@ from .._errors import CompileError
 from .._log import get_logger
 from ..fx_passes.prepare import PreparedGraph, prepare
 from ..runtime.execute_context import ExecutionMeta
-from ..runtime.plan import CallPlan, Window
+from ..runtime.plan import CallPlan, EmptyTensor, Window
 from ..stablehlo.lower import LoweredGraph, lower
 from . import cache, neuronx_cc, platform
 from .options import Options
@@ -74,7 +75,8 @@ def preprocess_and_validate_inputs(
     """Check that the inputs fit the graph; with `alias_meta_to_neuron` let meta tensors stand for neuron ones.
 
     Raises:
-        CompileError: the count differs from the graph's placeholders, or an input is symbolic.
+        CompileError: the count differs from the graph's placeholders, or an input is symbolic, or on the meta device
+            without the option.
     """
     placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
     if len(placeholders) != len(inputs):
@@ -86,15 +88,28 @@ def preprocess_and_validate_inputs(
         if any(isinstance(size, torch.SymInt) for size in sizes):
             raise CompileError(f"example input '{node.name}' is symbolic ({value}); an executable has concrete sizes")
     if Options.parse(options).alias_meta_to_neuron:
-        return gm, [meta_to_neuron(value) for value in inputs]
+        return gm, meta_to_neuron(inputs)
+    for node, value in zip(placeholders, inputs, strict=True):
+        if isinstance(value, torch.Tensor) and value.device.type == "meta":
+            raise CompileError(
+                f"example input '{node.name}' is on the meta device, which holds no data. Give a neuron tensor, or the"
+                " option alias_meta_to_neuron=True to let meta tensors stand for neuron ones."
+            )
     return gm, list(inputs)
 
 
-def meta_to_neuron(value: Any) -> Any:
-    """Return a fake neuron tensor for a meta tensor, anything else as it is."""
-    if not isinstance(value, torch.Tensor) or value.device.type != "meta" or isinstance(value, FakeTensor):
-        return value
-    return FakeTensor(FakeTensorMode(), value, torch.device("neuron", 0))
+def meta_to_neuron(inputs: Sequence[Any]) -> list[Any]:
+    """Return the inputs with a fake neuron tensor, all of one fake mode, in place of each meta tensor."""
+
+    def is_meta(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.device.type == "meta" and not isinstance(value, FakeTensor)
+
+    if not any(is_meta(value) for value in inputs):
+        return list(inputs)
+    # The mode of inputs that are fake already, or of the trace around this: two modes do not mix.
+    mode = detect_fake_mode(list(inputs)) or FakeTensorMode(allow_non_fake_inputs=True)
+    device = torch.device("neuron", 0)
+    return [FakeTensor(mode, value, device) if is_meta(value) else value for value in inputs]
 
 
 def lower_graph(gm: fx.GraphModule, options: Mapping[str, Any] | None = None) -> Lowered:
@@ -175,6 +190,10 @@ def _call_plan(prepared: PreparedGraph, device: torch.device) -> CallPlan:
         position: Window(layout.base is not None, layout.size, layout.stride, layout.offset)
         for position, layout in results.layouts.items()
     }
+    empties = {
+        position: EmptyTensor(empty.size, empty.stride, empty.dtype, torch.device("cpu") if empty.is_on_cpu else device)
+        for position, empty in results.empties.items()
+    }
     return CallPlan(
         argument_count=prepared.argument_count,
         arguments=prepared.arguments,
@@ -185,5 +204,6 @@ def _call_plan(prepared: PreparedGraph, device: torch.device) -> CallPlan:
         written_arguments=sorted(results.aliases.values()),
         values=results.values,
         windows=windows,
+        empties=empties,
         cpu_results=sorted(results.on_cpu),
     )

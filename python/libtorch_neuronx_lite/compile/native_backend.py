@@ -74,7 +74,7 @@ def neuron_native_lite(
         raise OptionError(f"unknown argument '{next(iter(kwargs))}' of the backend {BACKEND_NAME}; it takes options=.")
     chosen = Options.parse(options)
     if chosen.alias_meta_to_neuron:
-        example_inputs = [backend.meta_to_neuron(value) for value in example_inputs]
+        example_inputs = backend.meta_to_neuron(example_inputs)
 
     def compiler(graph: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return backend.compile(graph, inputs, options=options)
