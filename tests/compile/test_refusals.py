@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,30 @@ def test_unsupported_operator(tmp_path: Path) -> None:
     assert error.repro.is_file()
     assert error.repro.is_relative_to(tmp_path)
     assert "histc" in error.repro.read_text()
+
+
+def test_an_operator_with_side_effects_on_the_host() -> None:
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"torch\.linalg\.inv") as caught:
+        compiled(lambda x: torch.linalg.inv(x))(torch.eye(3, device=DEVICE))
+    error = caught.value.inner_exception
+    assert isinstance(error, _errors.UnsupportedOperatorError)
+    assert error.operator.startswith("aten.")
+
+
+def test_failures_keep_no_device_memory() -> None:
+    def attempt(size: int) -> None:
+        x = torch.randn(size, size, device=DEVICE)
+        assert isinstance(_failure(lambda x: torch.linalg.svd(x)[1], x), _errors.UnsupportedOperatorError)
+
+    attempt(3)
+    torch._dynamo.reset()
+    gc.collect()
+    before = torch.neuron.memory_allocated()
+    for _ in range(2):
+        attempt(300)
+    torch._dynamo.reset()
+    gc.collect()
+    assert torch.neuron.memory_allocated() <= before
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.uint16, torch.uint32, torch.uint64])

@@ -37,9 +37,10 @@ def import_graph(gm: fx.GraphModule) -> bytes:
     """Return MLIR bytecode of a module in the torch dialect whose one function is `main`.
 
     Raises:
-        UnsupportedOperatorError: torch-mlir has no operator of this name in its dialect.
+        UnsupportedOperatorError: torch-mlir has no operator of this name in its dialect, or it calls subgraphs.
         CompileError: the importer made an invalid module.
     """
+    _refuse_higher_order_operators(gm)
     context = ir.Context()
     torch_dialect.register_dialect(context)
     importer = FxImporter(context=context, hooks=_Literals())
@@ -71,6 +72,16 @@ def _refuse_opaque_operators(gm: fx.GraphModule, module: Any) -> None:
             raise unsupported(gm, name, "torch-mlir has no such operator")
 
 
+def _refuse_higher_order_operators(gm: fx.GraphModule) -> None:
+    for node in gm.graph.nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        # `with_effects` wraps an operator that checks or prints on the host: that one is the user's.
+        inner = next((arg for arg in node.args if isinstance(arg, torch._ops.OpOverload)), None)
+        reason = "it calls subgraphs" if inner is None else "it has side effects on the host, such as checking a result"
+        raise _refusal(node, str(inner or node.target), reason)
+
+
 def find_node(gm: fx.GraphModule, name: str) -> fx.Node | None:
     """Return the first node whose operator is `name` (`aten.foo`, `aten.foo.default` or `aten.foo.overload`)."""
     for node in gm.graph.nodes:
@@ -86,8 +97,11 @@ def find_node(gm: fx.GraphModule, name: str) -> fx.Node | None:
 def unsupported(gm: fx.GraphModule, name: str, reason: str) -> UnsupportedOperatorError:
     """Make the error for an operator without a lowering; the node's line is looked up in the graph."""
     node = find_node(gm, name)
+    return _refusal(node, str(node.target) if node is not None else name, reason)
+
+
+def _refusal(node: fx.Node | None, shown: str, reason: str) -> UnsupportedOperatorError:
     line = source_line(node) if node is not None else None
-    shown = str(node.target) if node is not None else name
     return UnsupportedOperatorError(
         f"operator {shown} cannot be lowered to StableHLO: {reason}.\n  used at {line or 'an unknown line'}\n"
         "Rewrite that line with other operators, or leave it out of the compiled region"
