@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators that make and reshape neuron tensors: no computation, so no CPU fallback.
+#include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
@@ -53,18 +54,29 @@ c10::ScalarType checked_dtype(optional<c10::ScalarType> dtype, optional<c10::Lay
   return type;
 }
 
+// torch.use_deterministic_algorithms(True) wants NaN, or the largest integer, in memory that nobody has written yet.
+at::Tensor filled_if_asked(at::Tensor tensor) {
+  const at::Context& context = at::globalContext();
+  if (C10_UNLIKELY(context.deterministicAlgorithms() && context.deterministicFillUninitializedMemory())) {
+    at::native::fill_empty_deterministic_(tensor);
+  }
+  return tensor;
+}
+
 at::Tensor empty(c10::IntArrayRef size, optional<c10::ScalarType> dtype, optional<c10::Layout> layout,
                  optional<Device> device, optional<bool> pinned, optional<c10::MemoryFormat> format) {
   const c10::ScalarType type = checked_dtype(dtype, layout, pinned);
   const OnDevice guard(device);
-  return at::detail::empty_generic(size, c10::GetAllocator(DeviceType::PrivateUse1), kNeuronKeys, type, format);
+  return filled_if_asked(
+      at::detail::empty_generic(size, c10::GetAllocator(DeviceType::PrivateUse1), kNeuronKeys, type, format));
 }
 
 at::Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride, optional<c10::ScalarType> dtype,
                          optional<c10::Layout> layout, optional<Device> device, optional<bool> pinned) {
   const c10::ScalarType type = checked_dtype(dtype, layout, pinned);
   const OnDevice guard(device);
-  return at::detail::empty_strided_generic(size, stride, c10::GetAllocator(DeviceType::PrivateUse1), kNeuronKeys, type);
+  return filled_if_asked(
+      at::detail::empty_strided_generic(size, stride, c10::GetAllocator(DeviceType::PrivateUse1), kNeuronKeys, type));
 }
 
 // All zeros without memory: what forward-mode autograd uses for absent tangents.

@@ -172,3 +172,14 @@ def test_printing() -> None:
 def test_numpy_gives_torchs_own_error() -> None:
     with pytest.raises(TypeError, match=r"can't convert neuron:0 device type tensor to numpy. Use Tensor.cpu\(\)"):
         torch.ones(2, device="neuron").numpy()
+
+
+def test_unwritten_memory_is_filled_when_deterministic_algorithms_are_asked_for() -> None:
+    torch.use_deterministic_algorithms(True)
+    try:
+        assert torch.empty(4, device="neuron").isnan().all()
+        assert torch.empty_strided((2, 3), (1, 2), device="neuron", dtype=torch.bfloat16).isnan().all()
+        assert (torch.empty(4, device="neuron", dtype=torch.int16) == torch.iinfo(torch.int16).max).all()
+        assert torch.ones(3, device="neuron").sum().item() == 3
+    finally:
+        torch.use_deterministic_algorithms(False)
