@@ -3,11 +3,13 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "core/api.h"
 #include "core/unique_handle.h"
@@ -31,13 +33,31 @@ struct RegionDescription {
   bool writable = true;  // peers may ask us to read into it (their WRITE)
 };
 
-// One registered region of this process. Immutable once made.
+// One registered region of this process. Immutable once made, but for the count.
 struct Region {
   uint32_t index = 0;  // in the agent's table, never used twice
   RegionDescription description;
   Key key{};
   UniqueFd exported;  // read-only, covers exactly this memory; empty when the memory shares a file with anything else
   uint64_t exported_offset = 0;
+  mutable std::atomic<uint32_t> held{0};  // RegionHold objects: deregister is BUSY while there are any
+};
+
+// Keeps a region registered while a peer is given its bytes. Its owner may have taken it away until then: look it up
+// once more after the hold was made, and it stays.
+class RegionHold {
+ public:
+  explicit RegionHold(std::shared_ptr<const Region> region) : region_(std::move(region)) { region_->held.fetch_add(1); }
+  RegionHold(RegionHold&& other) noexcept = default;
+  RegionHold& operator=(RegionHold&& other) = delete;
+  ~RegionHold() {
+    if (region_) region_->held.fetch_sub(1);
+  }
+  const Region& operator*() const { return *region_; }
+  const Region* operator->() const { return region_.get(); }
+
+ private:
+  std::shared_ptr<const Region> region_;
 };
 
 // A peer's region, as its metadata describes it. Immutable; a new incarnation of the peer has new objects.

@@ -77,6 +77,10 @@ Status RegionTable::remove(uint32_t index) {
     return {kNrtResource, detail::concat("region ", index, " (", it->second->description.name, ") is in use by ",
                                          pins->second, " transfers; release them first")};
   }
+  if (it->second->held.load() != 0) {
+    return {kNrtResource, detail::concat("region ", index, " (", it->second->description.name,
+                                         ") is being read by a peer; try again when that is over")};
+  }
   auto changed = std::make_shared<RegionMap>(*regions_);
   changed->erase(index);
   regions_ = std::move(changed);

@@ -4,9 +4,11 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
+#include <vector>
 
 #include "core/error.h"
 #include "kv/auth.h"
@@ -34,14 +36,26 @@ struct Directory {
 
 std::string to_text(const Key& key) { return {reinterpret_cast<const char*>(key.data()), sizeof(key)}; }
 
-struct Sources final : MappedSource {
-  explicit Sources(std::shared_ptr<const RegionMap> all) : regions(std::move(all)) {}
+// Holds every region that a read has come to. Its owner may take one away until it is held, so it is looked up once
+// more then: from there on it is BUSY.
+class Sources final : public MappedSource {
+ public:
+  explicit Sources(const ProviderHost& owner) : owner_(owner), regions_(owner.regions()) {}
+
   std::span<const std::byte> source(uint32_t index) const override {
-    const auto found = regions->find(index);
-    if (found == regions->end() || !found->second->description.readable) return {};
-    return region_bytes(*regions, index);
+    const auto found = regions_->find(index);
+    if (found == regions_->end() || !found->second->description.readable) return {};
+    if (std::ranges::none_of(held_, [&](const RegionHold& region) { return region->index == index; })) {
+      held_.emplace_back(found->second);
+      if (!owner_.regions()->contains(index)) return {};
+    }
+    return region_bytes(*regions_, index);
   }
-  std::shared_ptr<const RegionMap> regions;
+
+ private:
+  const ProviderHost& owner_;
+  const std::shared_ptr<const RegionMap> regions_;
+  mutable std::vector<RegionHold> held_;
 };
 
 class LoopbackChannel final : public Channel {
@@ -57,8 +71,8 @@ class LoopbackChannel final : public Channel {
     std::shared_lock lock(peer_->mutex);
     if (!usable()) return session_over();
     const std::shared_ptr<const RegionMap> targets = host_.regions();
-    return copy_mapped(provider(), runs, Sources(peer_->host->regions()), *targets, capabilities().chunk_bytes,
-                       progress, deadline);
+    return copy_mapped(provider(), runs, Sources(*peer_->host), *targets, capabilities().chunk_bytes, progress,
+                       deadline);
   }
 
   Status read_word(uint64_t index, uint64_t* value, Deadline) override {

@@ -8,8 +8,7 @@
 
 namespace nxl::kv {
 
-// Memory is the peer agent's: a region's object is held while a read uses it, so the owner's deregister must answer
-// BUSY while anyone but its table holds the region.
+// The peer agent's regions are held while a read uses them, so that their deregister is BUSY meanwhile.
 std::unique_ptr<Provider> make_loopback_provider(ProviderHost& host);
 
 }  // namespace nxl::kv

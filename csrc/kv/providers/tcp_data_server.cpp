@@ -36,8 +36,8 @@ struct Request {
   DataHeader header;
   uint64_t word = 0;  // of kWord
   ReadRequest read;
-  std::vector<std::shared_ptr<const Region>> regions;  // held until the request is over
-  std::optional<RunCursor> cursor;                     // set once it is being sent
+  std::vector<RegionHold> regions;  // until the request is over
+  std::optional<RunCursor> cursor;  // set once it is being sent
   RequestStatus outcome;
 
   Request() = default;
@@ -47,11 +47,17 @@ struct Request {
 
 RequestStatus refusal(int code, const std::string& text) { return {code, Cause::kRefused, 0, text}; }
 
+bool still_registered(const Request& request, const RegionMap& table) {
+  return std::ranges::all_of(request.regions, [&](const RegionHold& region) { return table.contains(region->index); });
+}
+
 // Fills `regions`; a status that is not good says why the request may not be served.
-RequestStatus resolve(Request& request, const RegionMap& table) {
+// Its owner may take a region away until it is held, so a held one is looked up once more: from then on it is BUSY.
+RequestStatus resolve(Request& request, const ProviderHost& host) {
+  const std::shared_ptr<const RegionMap> table = host.regions();
   for (const RequestedRegion& wanted : request.read.regions) {
-    const auto found = table.find(wanted.index);
-    if (found == table.end()) {
+    const auto found = table->find(wanted.index);
+    if (found == table->end()) {
       return refusal(NRT_INVALID_HANDLE, detail::concat("region ", wanted.index, " is not registered"));
     }
     const Region& region = *found->second;
@@ -62,7 +68,10 @@ RequestStatus resolve(Request& request, const RegionMap& table) {
     if (!region.description.readable) {
       return refusal(NRT_INVALID, detail::concat("region ", wanted.index, " is not to be read"));
     }
-    request.regions.push_back(found->second);
+    request.regions.emplace_back(found->second);
+  }
+  if (!still_registered(request, *host.regions())) {
+    return refusal(NRT_INVALID_HANDLE, "a region was deregistered when the request came");
   }
   for (size_t i = 0; i < request.read.runs.size(); ++i) {
     const Run& run = request.read.runs[i];
@@ -77,13 +86,6 @@ RequestStatus resolve(Request& request, const RegionMap& table) {
     }
   }
   return {};
-}
-
-bool still_registered(const Request& request, const RegionMap& table) {
-  return std::ranges::all_of(request.regions, [&](const std::shared_ptr<const Region>& region) {
-    const auto found = table.find(region->index);
-    return found != table.end() && found->second == region;
-  });
 }
 
 }  // namespace
@@ -225,7 +227,7 @@ class TcpDataServer::Connection {
     if (requests_.empty()) return false;
     Request& request = *requests_.front();
     if (!request.cursor) {
-      if (request.header.type == DataFrame::kRead) request.outcome = resolve(request, *server_.host_.regions());
+      if (request.header.type == DataFrame::kRead) request.outcome = resolve(request, server_.host_);
       request.cursor.emplace(request.outcome.code == 0 ? std::span<const Run>(request.read.runs)
                                                        : std::span<const Run>());
     }

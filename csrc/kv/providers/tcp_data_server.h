@@ -26,8 +26,7 @@ struct TcpServerLimits {
   uint64_t waiting_runs = 1 << 20;              // of parsed requests; from there on one request a connection
 };
 
-// Thread safe. A region's object is held from the first to the last byte of a request and looked up again before the
-// request is said to be good: bytes of a region that has left the table meanwhile are refused.
+// Thread safe. A region is held from the first to the last byte of a request, so that its deregister is BUSY meanwhile.
 class NXL_API TcpDataServer {
  public:
   // Takes a listening, non-blocking socket. Throws Error(kUnavailable) when the thread or its wake-up cannot be made.

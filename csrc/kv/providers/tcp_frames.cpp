@@ -2,6 +2,7 @@
 // Encoding and bounded decoding of data-connection frames.
 #include "kv/providers/tcp_frames.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/crc32c.h"
@@ -88,8 +89,9 @@ DataHeader decode_header(std::span<const std::byte, kDataHeaderBytes> bytes) {
 std::vector<std::byte> encode_data_frame(DataFrame type, uint64_t sequence, std::span<const std::byte> body,
                                          uint16_t flags) {
   const auto header = encode_header({type, flags, sequence, static_cast<uint32_t>(body.size()), crc32c(body)});
-  std::vector<std::byte> frame(header.begin(), header.end());
-  frame.insert(frame.end(), body.begin(), body.end());
+  std::vector<std::byte> frame(header.size() + body.size());
+  std::ranges::copy(header, frame.begin());
+  std::ranges::copy(body, frame.begin() + header.size());
   return frame;
 }
 

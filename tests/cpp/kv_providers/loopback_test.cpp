@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "core/error.h"
 #include "peer.h"
@@ -46,6 +48,33 @@ TEST(Loopback, ReadsTheOtherAgentUntilItIsGone) {
   peer_provider.reset();
   EXPECT_EQ(channel->read({&run, 1}, progress, soon()).cause, Cause::kPeerLost);
   EXPECT_FALSE(channel->read_word(1, &word, soon()).is_ok());
+}
+
+TEST(Loopback, HoldsTheRegionsItReadsFrom) {
+  std::vector<std::byte> theirs(64 << 20), mine(64 << 20);
+  TestHost peer("peer"), host;
+  peer.add(theirs);
+  host.add(mine);
+  const auto peer_provider = make_provider("loopback", peer);
+  const auto provider = make_provider("loopback", host);
+  ChannelSetup setup;
+  setup.advertisement = peer_provider->advertise();
+  std::string why;
+  const auto channel = provider->open(setup, &why);
+  ASSERT_TRUE(channel) << why;
+  const std::shared_ptr<const Region> region = peer.regions()->at(0);
+  Progress progress;
+  const kv::Run run{.bytes = 64 << 20};
+  std::atomic<bool> over{false};
+  std::atomic<uint32_t> most_held{0};
+  std::thread reader([&] {
+    while (most_held == 0) EXPECT_TRUE(channel->read({&run, 1}, progress, soon()).status.is_ok());
+    over = true;
+  });
+  while (!over) most_held = std::max(most_held.load(), region->held.load());
+  reader.join();
+  EXPECT_EQ(most_held.load(), 1u);
+  EXPECT_EQ(region->held.load(), 0u);
 }
 
 TEST(Loopback, DoesNotReachAnotherProcess) {

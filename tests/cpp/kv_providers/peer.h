@@ -44,7 +44,9 @@ class TestHost final : public ProviderHost {
   void remove(uint32_t index);
 
   std::shared_ptr<const RegionMap> regions() const override;
-  uint64_t lease_word(uint64_t index) const override { return index < words.size() ? words[index] : 0; }
+  uint64_t lease_word(uint64_t index) const override {
+    return index < words.size() ? __atomic_load_n(&words[index], __ATOMIC_ACQUIRE) : 0;
+  }
   std::string bind_host() const override { return "127.0.0.1"; }
   bool data_checksum() const override { return checksum; }
   uint32_t copy_threads() const override { return 1; }

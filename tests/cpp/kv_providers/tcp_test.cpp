@@ -292,8 +292,9 @@ Bytes data_frame(uint64_t sequence, size_t bytes, uint16_t flags = 0, uint32_t c
   const Bytes body(bytes, std::byte{0x11});
   const auto header = encode_header(
       {DataFrame::kData, flags, sequence, static_cast<uint32_t>(bytes), flags != 0 ? crc32c(body) ^ crc_error : 0});
-  Bytes frame(header.begin(), header.end());
-  frame.insert(frame.end(), body.begin(), body.end());
+  Bytes frame(header.size() + body.size());
+  std::ranges::copy(header, frame.begin());
+  std::ranges::copy(body, frame.begin() + header.size());
   return frame;
 }
 
