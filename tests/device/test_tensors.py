@@ -99,6 +99,21 @@ def test_modules_move_there_and_back() -> None:
         torch.set_default_device(None)
 
 
+def test_tied_weights_stay_tied_where_modules_swap_parameters() -> None:
+    first, second = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    second.weight = first.weight
+    want = first.weight.detach().clone()
+    before = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        torch.nn.ModuleList([first, second]).to("neuron:0")
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(before)
+    assert second.weight is first.weight
+    assert first.weight.device == torch.device("neuron:0")
+    assert torch.equal(first.weight.detach().cpu(), want)
+
+
 def test_numpy_needs_the_cpu() -> None:
     tensor = torch.ones(2).to("neuron")
     with pytest.raises(TypeError, match=r"neuron.*cpu"):

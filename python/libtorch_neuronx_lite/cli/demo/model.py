@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from torch import nn
 
 from ..errors import EXIT_USAGE, CommandError
 
@@ -46,7 +45,7 @@ class LoadedModel:
     """A causal language model on the CPU in float32, in eval mode, and the codec that fits it."""
 
     name: str
-    module: nn.Module
+    module: Any  # transformers' PreTrainedModel
     codec: Codec
 
     @property
