@@ -75,15 +75,6 @@ def _strided_places(x: torch.Tensor, size: Sequence[int], stride: Sequence[int],
     return places
 
 
-def as_strided(
-    x: torch.Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None
-) -> torch.Tensor:
-    """Decompose `aten.as_strided` of a contiguous tensor into one gather."""
-    if not x.is_contiguous():
-        return NotImplemented  # type: ignore[no-any-return]
-    return aten._unsafe_index.Tensor(x.reshape(-1), [_strided_places(x, size, stride, storage_offset)])  # type: ignore[no-any-return]
-
-
 def as_strided_scatter(
     x: torch.Tensor,
     source: torch.Tensor,
