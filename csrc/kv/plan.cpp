@@ -169,6 +169,7 @@ void Plan::apply(TokenRange tokens, const BlockList& source, const BlockList& ta
     token += segment.tokens;
   }
   const size_t first = runs.size();
+  runs.reserve(first + units_.size() * segments.size());  // a head split may need more: growing costs as much again
   for (const Unit& unit : units_) {
     for (const Segment& segment : segments) emit(unit, segment, runs, first);
   }

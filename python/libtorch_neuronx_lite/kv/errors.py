@@ -47,6 +47,9 @@ class KvTransferError(KvError):
         self.cause = cause
         self.failed_tokens = failed_tokens
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.cause, self.failed_tokens)  # it may travel between processes
+
 
 class KvCancelledError(KvTransferError):
     """The transfer was cancelled by its owner."""

@@ -125,7 +125,7 @@ class Transfer:
         Raises:
             KvTransferError: it ended in another way; the subclass and `cause` say which.
         """
-        return self._judge(self.status())
+        return self._agent.native.is_done(self.id) or self._judge(self.status())
 
     def wait(self, timeout: float | None = None) -> TransferStatus:
         """Block until the transfer is done; its own deadline bounds this.
