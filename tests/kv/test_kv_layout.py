@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -192,3 +194,39 @@ def test_a_shared_pool_knows_its_descriptor() -> None:
     assert exported_range(address, 16) == (-1, 0)
     with pytest.raises(ValueError, match="is empty"):
         kv.shared_pool((0, 4), torch.float32)
+
+
+def test_errors_keep_their_cause_when_they_travel_between_processes() -> None:
+    error = pickle.loads(pickle.dumps(kv.KvLeaseExpiredError("late", "lease_expired", ((0, 16),))))
+    assert isinstance(error, kv.KvLeaseExpiredError)
+    assert (str(error), error.cause, error.failed_tokens) == ("late", "lease_expired", ((0, 16),))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("key", "xyz"),
+        ("key", "0" * 31),
+        ("blocks", [1, -1]),
+        ("blocks", [2**32]),
+        ("blocks", "01"),
+        ("tokens", [5, 4]),
+        ("tokens", [1]),
+        ("id", 1.0),
+        ("generation", True),
+        ("request", 7),
+    ],
+)
+def test_lease_tickets_from_the_network_are_checked(field: str, value: object) -> None:
+    good = {
+        "request": "r", "producer": "p", "endpoint": "unix:/x", "blocks": [1, 2], "tokens": [0, 16], "first_token": 0,
+        "id": 1, "key": "0123456789abcdef" * 2, "word": 3, "generation": 4,
+    }  # fmt: skip
+    ticket = kv.LeaseTicket.from_json(json.dumps(good))
+    assert kv.LeaseTicket.from_dict(ticket.to_dict()) == ticket
+    assert ticket.to_dict() == good
+    assert good["key"] not in repr(ticket)
+    with pytest.raises(ValueError, match=field):
+        kv.LeaseTicket.from_dict(good | {field: value})
+    with pytest.raises(ValueError, match="has the fields"):
+        kv.LeaseTicket.from_dict(good | {"more": 1})

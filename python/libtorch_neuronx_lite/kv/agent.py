@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class Agent:
         self.name = name
         self._config = config or AgentConfig()
         self._closed = False
+        self._process = os.getpid()
         self._registered: set[RegisteredMemory] = set()
         self._layout: BoundLayout | None = None
         self._layout_regions: tuple[int, ...] = ()
@@ -57,10 +59,14 @@ class Agent:
         """The native agent.
 
         Raises:
-            KvClosedError: `close` was called.
+            KvClosedError: `close` was called, or this process is a fork of the one that made the agent.
         """
         if self._closed:
             raise KvClosedError(f"agent {self.name!r} is closed.")
+        if self._process != os.getpid():
+            raise KvClosedError(
+                f"agent {self.name!r} belongs to the process that forked this one; make a new one here."
+            )
         return self._native
 
     @property
