@@ -56,7 +56,13 @@ AgentCore::AgentCore(AgentConfig config, AgentParts parts)
           config_.max_bytes_in_flight);
 }
 
-AgentCore::~AgentCore() { close(); }
+AgentCore::~AgentCore() {
+  close();
+  // Channels go before the providers that made them; transfers and peers hold the last ones.
+  transfers_.clear();
+  writes_.clear();
+  peers_.clear();
+}
 
 void AgentCore::check_config(AgentConfig& config) {
   NXL_CHECK(!config.name.empty() && config.name.size() <= kMaxName, kInvalid, "name has ", config.name.size(),
@@ -105,6 +111,7 @@ void AgentCore::close() {
     Lock lock(mutex_);
     if (std::exchange(closed_, true)) return;
     for (const auto& [id, peer] : peers_) peer->wanted = false;
+    peers_changed_.notify_all();
     std::vector<TransferPtr> all;
     for (const auto& [id, transfer] : transfers_) all.push_back(transfer);
     for (const auto& [id, peer] : peers_) {
@@ -149,9 +156,13 @@ void AgentCore::close() {
   for (const auto& [key, session] : sessions_) left.push_back(session);
   for (const auto& session : left) session->close();
   Lock lock(mutex_);
-  std::vector<TransferPtr> writes;
-  for (const auto& [request, transfer] : writes_) writes.push_back(transfer);
-  for (const TransferPtr& transfer : writes) moved(transfer, {kNrtClosed, "the agent was closed"}, Cause::kClosed);
+  // Nothing moves any more: copy threads have ended, and a WRITE is the peer's own affair from here on.
+  std::vector<TransferPtr> open;
+  for (const auto& [id, transfer] : transfers_) {
+    if (!transfer->machine.quiesced()) open.push_back(transfer);
+  }
+  for (const auto& [request, transfer] : writes_) open.push_back(transfer);
+  for (const TransferPtr& transfer : open) moved(transfer, {kNrtClosed, "the agent was closed"}, Cause::kClosed);
   for (const auto& [id, peer] : peers_) {
     peer->state = PeerState::kDown;
     peer->why = "the agent was closed";

@@ -73,6 +73,10 @@ PeerId AgentCore::connect(const std::string& endpoint, Milliseconds deadline) {
   }
   const bool fresh = peer == nullptr;
   if (fresh) {
+    // One that went away for good makes room for its successor at the same address.
+    std::erase_if(peers_, [&](const auto& known) {
+      return known.second->endpoint == endpoint && known.second->state == PeerState::kDown;
+    });
     NXL_CHECK(peers_.size() < config_.max_peers, kUnavailable, "connect to ", endpoint, ": max_peers is ",
               config_.max_peers, "; disconnect some or raise it");
     peer = std::make_shared<PeerEntry>(config_.max_notification_bytes);

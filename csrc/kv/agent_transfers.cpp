@@ -16,7 +16,8 @@
 namespace nxl::kv {
 namespace {
 
-constexpr uint64_t kWorthSplitting = 1 << 20;  // bytes from which several copy threads take part
+constexpr std::chrono::milliseconds kGrace{20};  // between the failure of a copy and its verdict
+constexpr uint64_t kWorthSplitting = 1 << 20;    // bytes from which several copy threads take part
 
 double microseconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
@@ -196,7 +197,17 @@ void AgentCore::copied(const TransferPtr& transfer, Status status, Cause cause) 
   if (status.is_ok()) status = check_lease(t, &cause);
   const Lock lock(mutex_);
   t.moved_at = now;
-  if (!status.is_ok() && t.link->down) cause = Cause::kPeerLost;
+  const bool unexplained = !status.is_ok() && (cause == Cause::kNone || cause == Cause::kProvider);
+  if (unexplained && !t.link->down && t.kind == TransferKind::kRead && !closed_) {
+    // A data connection often breaks a moment before the control connection shows that the peer has died: the cause is
+    // given when that had its time.
+    loop_->at(now + kGrace, [this, transfer, status, cause] {
+      const Lock later(mutex_);
+      moved(transfer, status, transfer->link->down ? Cause::kPeerLost : cause);
+    });
+    return;
+  }
+  if (unexplained && t.link->down) cause = Cause::kPeerLost;
   moved(transfer, status, cause);
 }
 

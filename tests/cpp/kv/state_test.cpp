@@ -183,19 +183,20 @@ TEST(InboxStream, TakesEachOnceAndInOrder) {
 
 TEST(SplitRuns, CoversEveryByteOnce) {
   const std::vector<kv::Run> runs{
-      {0, 0, 0, 0, 4096, 8192, 4096, 100}, {0, 1, 0, 0, 1 << 18, 0, 0, 1}, {1, 2, 8, 8, 24, 0, 0, 1}};
+      {0, 0, 0, 0, 4096, 8192, 4096, 100}, {0, 1, 0, 0, 1 << 18, 0, 0, 1}, {1, 2, 64, 64, 128, 0, 0, 1}};
   uint64_t bytes = 0;
   for (const kv::Run& run : runs) bytes += run.total_bytes();
   for (size_t count = 1; count <= 9; ++count) {
     const auto parts = split_runs(runs, bytes, count);
     EXPECT_LE(parts.size(), count);
-    std::map<std::pair<uint32_t, uint64_t>, std::pair<uint32_t, uint64_t>> pieces;  // 8-byte words, target to source
+    std::map<std::pair<uint32_t, uint64_t>, std::pair<uint32_t, uint64_t>>
+        pieces;  // lines of 64 bytes, target to source
     uint64_t total = 0;
     for (const auto& part : parts) {
       for (const kv::Run& run : part) {
         total += run.total_bytes();
         for (uint32_t i = 0; i < run.count; ++i) {
-          for (uint64_t word = 0; word < run.bytes; word += 8) {
+          for (uint64_t word = 0; word < run.bytes; word += 64) {
             const std::pair target{run.target_region, run.target_offset + i * run.target_stride + word};
             const std::pair source{run.source_region, run.source_offset + i * run.source_stride + word};
             EXPECT_TRUE(pieces.emplace(target, source).second);
@@ -204,7 +205,7 @@ TEST(SplitRuns, CoversEveryByteOnce) {
       }
     }
     EXPECT_EQ(total, bytes) << count;
-    EXPECT_EQ((pieces[{0, 5 * 4096 + 8}]), (std::pair<uint32_t, uint64_t>(0, 5 * 8192 + 8)));
+    EXPECT_EQ((pieces[{0, 5 * 4096 + 64}]), (std::pair<uint32_t, uint64_t>(0, 5 * 8192 + 64)));
     EXPECT_EQ((pieces[{1, 128 * 1024}]), (std::pair<uint32_t, uint64_t>(0, 128 * 1024)));
   }
 }
