@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorUtils.h>
+#include <ATen/ThreadLocalState.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
@@ -13,6 +14,8 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
+#include <thread>
 #include <unordered_map>
 
 #include "core/checked.h"
@@ -89,6 +92,24 @@ class ThreadLimit {
   int before_;
 };
 
+// Programs are prepared, and small ones run, on their caller's thread: its autocast, dispatch modes, tracing and hooks
+// are not the program's business. The state of a thread that has none of these is taken once.
+class FreshThreadState {
+ public:
+  FreshThreadState() : guard_(fresh()) {}
+
+ private:
+  static const at::ThreadLocalState& fresh() {
+    static const at::ThreadLocalState state = [] {
+      std::optional<at::ThreadLocalState> taken;
+      std::thread([&] { taken.emplace(); }).join();
+      return *taken;
+    }();
+    return state;
+  }
+  at::ThreadLocalStateGuard guard_;
+};
+
 struct Binding {
   uint32_t position;  // in the signature
   uint64_t bytes;
@@ -106,6 +127,7 @@ void rebind(const std::vector<Binding>& bindings, std::span<void* const> address
 class BoundProgram final : public PreparedProgram {
  public:
   BoundProgram(const Program& program, std::span<std::byte> arena) : program_(program) {
+    const FreshThreadState fresh;
     c10::InferenceMode inference;
     bind(arena);
     kernels_.reserve(program.steps.size());
@@ -130,6 +152,7 @@ class BoundProgram final : public PreparedProgram {
               nxl::detail::concat("the program takes ", program_.inputs.size(), " inputs and ", program_.outputs.size(),
                                   " outputs; the call has ", inputs.size(), " and ", outputs.size())};
     }
+    const FreshThreadState fresh;
     c10::InferenceMode inference;
     ThreadLimit limit(threads);
     rebind(inputs_, inputs);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reduce_window and convolution against StableHLO's definition, written out over padded and dilated tensors in f64.
+#include <ATen/autocast_mode.h>
+
 #include <numeric>
 
 #include "program_builder.h"
@@ -240,6 +242,19 @@ TEST(Convolution, IntegersAndComplex) {
   const at::Tensor imaginary =
       convolution_oracle(at::real(z), at::imag(v), c) + convolution_oracle(at::imag(z), at::real(v), c);
   expect_close(u, at::complex(real, imaginary).to(at::kComplexFloat), 1e-4, 1e-3);
+}
+
+// ATen would convolve in bf16: the caller's autocast is not the program's.
+TEST(Convolution, DoesNotSeeTheCallersAutocast) {
+  const Convolution& c = convolutions()[0];
+  const at::Tensor x = sample(c.input, at::kFloat, 1), w = sample(c.kernel, at::kFloat, 1);
+  const at::Tensor expected = convolution_oracle(x, w, c).to(at::kFloat).contiguous();
+  at::Tensor y = at::empty_like(expected);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  run_step("convolution", {x, w}, {y}, convolution_attributes(c, false));
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  at::autocast::clear_cache();
+  expect_close(y, expected, 1e-4, 4e-4);
 }
 
 TEST(Convolution, RefusesWhatDoesNotFit) {
