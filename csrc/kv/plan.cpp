@@ -41,6 +41,70 @@ void append(std::vector<Run>& runs, size_t first, const Run& run) {
   runs.push_back(run);
 }
 
+// What all segments of one length have in common within a unit.
+struct Shape {
+  uint64_t tokens = 0;                                                         // of such a segment
+  Run run;                                                                     // without its offsets
+  uint64_t outer_count = 0, outer_source_stride = 0, outer_target_stride = 0;  // runs per segment
+};
+
+template <typename Unit>
+Shape shape_of(const Unit& unit, uint64_t heads_shared, uint64_t head_bytes, uint64_t token_count) {
+  const KvSlot& s = unit.source;
+  const KvSlot& t = unit.target;
+  Shape shape;
+  shape.tokens = token_count;
+  Run& run = shape.run;
+  run.source_region = s.region;
+  run.target_region = t.region;
+
+  // The innermost dimension whose elements are neighbours on both sides joins the run; of the two that are left over
+  // the longer one becomes the strided one.
+  struct Dimension {
+    uint64_t count, source_stride, target_stride;
+  };
+  Dimension heads{heads_shared, s.head_stride, t.head_stride};
+  Dimension tokens{token_count, s.token_stride, t.token_stride};
+  run.bytes = head_bytes;
+  const auto join = [&run](Dimension& d) {
+    if (d.count == 1 || (d.source_stride == run.bytes && d.target_stride == run.bytes)) {
+      run.bytes *= d.count;
+      d.count = 1;
+      return true;
+    }
+    return false;
+  };
+  if (join(heads)) {
+    join(tokens);
+  } else if (join(tokens)) {
+    join(heads);
+  }
+  Dimension outer = heads;
+  Dimension inner = tokens;
+  if (outer.count > inner.count) std::swap(outer, inner);
+  run.count = static_cast<uint32_t>(inner.count);
+  run.source_stride = inner.count > 1 ? inner.source_stride : 0;
+  run.target_stride = inner.count > 1 ? inner.target_stride : 0;
+  shape.outer_count = outer.count;
+  shape.outer_source_stride = outer.source_stride;
+  shape.outer_target_stride = outer.target_stride;
+  return shape;
+}
+
+template <typename Unit, typename Segment>
+void place(const Unit& unit, const Segment& segment, const Shape& shape, std::vector<Run>& runs, size_t first) {
+  const KvSlot& s = unit.source;
+  const KvSlot& t = unit.target;
+  Run run = shape.run;
+  run.source_offset = s.offset + segment.source_block * s.block_stride + segment.source_token * s.token_stride;
+  run.target_offset = t.offset + segment.target_block * t.block_stride + segment.target_token * t.token_stride;
+  for (uint64_t i = 0; i < shape.outer_count; ++i) {
+    append(runs, first, run);
+    run.source_offset += shape.outer_source_stride;
+    run.target_offset += shape.outer_target_stride;
+  }
+}
+
 }  // namespace
 
 bool Plan::Side::holds(uint64_t token) const { return token / context_interleave % context_size == context_rank; }
@@ -86,8 +150,7 @@ Plan Plan::make(const KvLayout& source, const KvLayout& target) {
   const uint32_t head_end =
       std::min(source.first_head() + source.head_count(), target.first_head() + target.head_count());
   const uint32_t layer_begin = std::max(source.first_layer, target.first_layer);
-  const uint32_t layer_end =
-      std::min(source.first_layer + source.layer_count, target.first_layer + target.layer_count);
+  const uint32_t layer_end = std::min(source.first_layer + source.layer_count, target.first_layer + target.layer_count);
   if (head_begin >= head_end || layer_begin >= layer_end) return plan;
 
   plan.heads_ = head_end - head_begin;
@@ -106,46 +169,7 @@ Plan Plan::make(const KvLayout& source, const KvLayout& target) {
 }
 
 void Plan::emit(const Unit& unit, const Segment& segment, std::vector<Run>& runs, size_t first) const {
-  const KvSlot& s = unit.source;
-  const KvSlot& t = unit.target;
-  Run run;
-  run.source_region = s.region;
-  run.target_region = t.region;
-  run.source_offset = s.offset + segment.source_block * s.block_stride + segment.source_token * s.token_stride;
-  run.target_offset = t.offset + segment.target_block * t.block_stride + segment.target_token * t.token_stride;
-
-  // The innermost dimension whose elements are neighbours on both sides joins the run; of the two that are left over
-  // the longer one becomes the strided one.
-  struct Dimension {
-    uint64_t count, source_stride, target_stride;
-  };
-  Dimension heads{heads_, s.head_stride, t.head_stride};
-  Dimension tokens{segment.tokens, s.token_stride, t.token_stride};
-  run.bytes = head_bytes_;
-  const auto join = [&run](Dimension& d) {
-    if (d.count == 1 || (d.source_stride == run.bytes && d.target_stride == run.bytes)) {
-      run.bytes *= d.count;
-      d.count = 1;
-      return true;
-    }
-    return false;
-  };
-  if (join(heads)) {
-    join(tokens);
-  } else if (join(tokens)) {
-    join(heads);
-  }
-  Dimension outer = heads;
-  Dimension inner = tokens;
-  if (outer.count > inner.count) std::swap(outer, inner);
-  run.count = static_cast<uint32_t>(inner.count);
-  run.source_stride = inner.count > 1 ? inner.source_stride : 0;
-  run.target_stride = inner.count > 1 ? inner.target_stride : 0;
-  for (uint64_t i = 0; i < outer.count; ++i) {
-    append(runs, first, run);
-    run.source_offset += outer.source_stride;
-    run.target_offset += outer.target_stride;
-  }
+  place(unit, segment, shape_of(unit, heads_, head_bytes_, segment.tokens), runs, first);
 }
 
 void Plan::apply(TokenRange tokens, const BlockList& source, const BlockList& target, std::vector<Run>& runs) const {
@@ -163,15 +187,19 @@ void Plan::apply(TokenRange tokens, const BlockList& source, const BlockList& ta
     segment.target_block = target_.block(target, token, "target");
     segment.source_token = (source_.local(token) - source.first_token / source_.context_size) % source_.block_tokens;
     segment.target_token = (target_.local(token) - target.first_token / target_.context_size) % target_.block_tokens;
-    segment.tokens = std::min(
-        {left, source_.block_tokens - segment.source_token, target_.block_tokens - segment.target_token});
+    segment.tokens =
+        std::min({left, source_.block_tokens - segment.source_token, target_.block_tokens - segment.target_token});
     segments.push_back(segment);
     token += segment.tokens;
   }
   const size_t first = runs.size();
   runs.reserve(first + units_.size() * segments.size());  // a head split may need more: growing costs as much again
   for (const Unit& unit : units_) {
-    for (const Segment& segment : segments) emit(unit, segment, runs, first);
+    Shape shape;
+    for (const Segment& segment : segments) {
+      if (shape.tokens != segment.tokens) shape = shape_of(unit, heads_, head_bytes_, segment.tokens);
+      place(unit, segment, shape, runs, first);
+    }
   }
 }
 
@@ -184,8 +212,7 @@ void Plan::tail(TokenRange tokens, const BlockList& target, std::vector<Run>& ru
     --last;
   } while (!target_.holds(last));
   const uint64_t block = target_.block(target, last, "target");
-  const uint64_t used =
-      (target_.local(last) - target.first_token / target_.context_size) % target_.block_tokens + 1;
+  const uint64_t used = (target_.local(last) - target.first_token / target_.context_size) % target_.block_tokens + 1;
   if (used == target_.block_tokens) return;
   const Segment segment{block, used, block, used, target_.block_tokens - used};
   const size_t first = runs.size();
