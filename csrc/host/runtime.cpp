@@ -86,7 +86,7 @@ void Runtime::open_cores() {
   Queue::Options options;
   options.compute_depth = static_cast<uint64_t>(
       environment_integer("NEURON_RT_XU_COMPUTE_MAX_QUEUED_REQUESTS", 1, kMaxQueueDepth).value_or(8));
-  const bool inline_programs = environment_integer("NEURON_LIBTORCH_HOST_INLINE", 0, 1).value_or(0) == 1;
+  const bool inline_programs = environment_integer("NEURON_LIBTORCH_HOST_INLINE", 0, 1).value_or(1) == 1;
   std::function<int()> others;
   if (claims_->host_wide()) others = [claims = claims_.get()] { return claims->claimed_by_others(); };
   const auto share = std::make_shared<CpuShare>(usable_cpus(), static_cast<int>(threads), std::move(others));

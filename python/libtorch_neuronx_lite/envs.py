@@ -124,7 +124,7 @@ _DECLARED = (
     Variable("NEURON_LIBTORCH_EXECUTION_TIMEOUT", _seconds, None, "Seconds until a wait for the device gives up."),
     Variable("NEURON_LIBTORCH_HOST_MEMORY_LIMIT_MB", _count(1), None, "Memory of one host core, in MB."),
     Variable("NEURON_LIBTORCH_HOST_THREADS_PER_CORE", _count(1), None, "CPU threads of one host core."),
-    Variable("NEURON_LIBTORCH_HOST_INLINE", _flag, False, "Small programs may run on the thread of their caller."),
+    Variable("NEURON_LIBTORCH_HOST_INLINE", _flag, True, "Small programs may run on the thread of their caller."),
     Variable("NEURON_LIBTORCH_HOST_CLAIM_DIR", str, None, "Folder of the files that claim host cores."),
     Variable("NEURON_LIBTORCH_HOST_FAULTS", str, None, "Faults for the host runtime to inject, for tests."),
     Variable(
