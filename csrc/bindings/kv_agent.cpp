@@ -360,7 +360,8 @@ void bind_transfers(py::class_<Agent>& agent) {
           [](const Agent& a, uint64_t transfer) {
             return without_gil([&] { return a.check(transfer).state == kv::TransferState::kDone; });
           },
-          py::arg("transfer"), "Whether all bytes are in place; for polling, where check() would make a dict each time.")
+          py::arg("transfer"),
+          "Whether all bytes are in place; for polling, where check() would make a dict each time.")
       .def("completion_fd", &Agent::completion_fd, py::arg("transfer"), py::call_guard<py::gil_scoped_release>())
       .def("cancel", &Agent::cancel, py::arg("transfer"), py::call_guard<py::gil_scoped_release>())
       .def(
