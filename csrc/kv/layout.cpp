@@ -48,7 +48,8 @@ struct Placed {
   uint64_t end;
 };
 
-// Slots whose extents meet must interleave block by block: the same block stride, all within one stride, no shared byte.
+// Slots whose extents meet must interleave block by block: the same block stride, all within one stride, no shared
+// byte.
 void check_cluster(const std::string& who, const KvLayout& layout, const std::vector<Placed>& cluster) {
   if (cluster.size() < 2) return;
   const KvSlot& first = *cluster.front().slot;
@@ -83,9 +84,7 @@ void check_cluster(const std::string& who, const KvLayout& layout, const std::ve
 
 }  // namespace
 
-uint32_t KvLayout::first_head() const {
-  return static_cast<uint32_t>(uint64_t{tp_rank} * total_heads / tp_size);
-}
+uint32_t KvLayout::first_head() const { return static_cast<uint32_t>(uint64_t{tp_rank} * total_heads / tp_size); }
 
 uint32_t KvLayout::head_count() const { return std::max(1u, total_heads / tp_size); }
 
@@ -119,19 +118,18 @@ void KvLayout::validate(const std::string& who) const {
     const KvSlot& slot = slots[i];
     NXL_CHECK(slot.region < region_bytes.size(), kInvalid, who, " KV layout: slot ", i, " names region ", slot.region,
               " of ", region_bytes.size());
-    const auto size = extent({{block_count, slot.block_stride},
-                              {block_tokens, slot.token_stride},
-                              {head_count(), slot.head_stride}},
-                             head_bytes());
+    const auto size =
+        extent({{block_count, slot.block_stride}, {block_tokens, slot.token_stride}, {head_count(), slot.head_stride}},
+               head_bytes());
     NXL_CHECK(size && range_within(slot.offset, *size, region_bytes[slot.region]), kInvalid, who, " KV layout: slot ",
               i, " (offset ", slot.offset, ", ", block_count, " blocks) leaves region ", slot.region, " of ",
               region_bytes[slot.region], " bytes");
-    NXL_CHECK(elements_are_disjoint({{{block_count, slot.block_stride},
-                                      {block_tokens, slot.token_stride},
-                                      {head_count(), slot.head_stride}}},
-                                    head_bytes()),
-              kInvalid, who, " KV layout: elements of slot ", i, " overlap: block_stride ", slot.block_stride,
-              ", token_stride ", slot.token_stride, ", head_stride ", slot.head_stride);
+    NXL_CHECK(
+        elements_are_disjoint(
+            {{{block_count, slot.block_stride}, {block_tokens, slot.token_stride}, {head_count(), slot.head_stride}}},
+            head_bytes()),
+        kInvalid, who, " KV layout: elements of slot ", i, " overlap: block_stride ", slot.block_stride,
+        ", token_stride ", slot.token_stride, ", head_stride ", slot.head_stride);
     placed.push_back({&slot, i, slot.offset, slot.offset + *size});
   }
   std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {

@@ -22,22 +22,22 @@ struct KvSlot {
 };
 
 struct NXL_API KvLayout {
-  std::string dtype;           // a name of core/dtype.h; both sides must agree
+  std::string dtype;  // a name of core/dtype.h; both sides must agree
   uint32_t element_bytes = 0;
-  uint32_t head_dim = 0;       // elements of one head of one token; MLA: the latent dimension
-  uint32_t total_heads = 0;    // KV heads of the whole model; MLA: 1
-  uint32_t parts = 2;          // 2: K and V; 1: MLA
-  uint32_t total_layers = 0;   // of the whole model
-  uint32_t first_layer = 0;    // pipeline stage: this rank has [first_layer, first_layer + layer_count)
+  uint32_t head_dim = 0;      // elements of one head of one token; MLA: the latent dimension
+  uint32_t total_heads = 0;   // KV heads of the whole model; MLA: 1
+  uint32_t parts = 2;         // 2: K and V; 1: MLA
+  uint32_t total_layers = 0;  // of the whole model
+  uint32_t first_layer = 0;   // pipeline stage: this rank has [first_layer, first_layer + layer_count)
   uint32_t layer_count = 0;
-  uint32_t tp_rank = 0;        // heads are dealt in equal runs; with more ranks than heads, tp_size / total_heads
-  uint32_t tp_size = 1;        // ranks in a row hold the same head (grouped-query replication)
-  uint32_t context_rank = 0;   // context parallel: token i is on rank (i / context_interleave) % context_size
+  uint32_t tp_rank = 0;       // heads are dealt in equal runs; with more ranks than heads, tp_size / total_heads
+  uint32_t tp_size = 1;       // ranks in a row hold the same head (grouped-query replication)
+  uint32_t context_rank = 0;  // context parallel: token i is on rank (i / context_interleave) % context_size
   uint32_t context_size = 1;
   uint32_t context_interleave = 1;
-  uint32_t block_tokens = 0;   // tokens of this rank in one block
+  uint32_t block_tokens = 0;  // tokens of this rank in one block
   uint32_t block_count = 0;
-  std::vector<KvSlot> slots;   // slots[(layer - first_layer) * parts + part]
+  std::vector<KvSlot> slots;  // slots[(layer - first_layer) * parts + part]
   std::vector<uint64_t> region_bytes;
 
   uint32_t first_head() const;  // of the heads this rank holds
