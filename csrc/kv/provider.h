@@ -61,7 +61,7 @@ struct CopyResult {
 class Channel {
  public:
   virtual ~Channel() = default;
-  virtual const char* provider() const = 0;  // "shm", "cma", "tcp", "nrt", "loopback"
+  virtual const char* provider() const = 0;  // "shm", "cma", "tcp", "loopback"
   virtual Capabilities capabilities() const = 0;
   // Called on the control thread when a region joins or leaves the peer's table; called before the first read.
   virtual void set_peer_regions(std::shared_ptr<const RemoteRegionMap> regions) = 0;
@@ -113,7 +113,7 @@ class ProviderHost {
   virtual const std::string& agent_name() const = 0;
 };
 
-// "loopback", "shm", "cma", "tcp", "nrt" (providers/registry.cpp). Throws Error(kInvalid) for another name, and
+// "loopback", "shm", "cma", "tcp" (providers/registry.cpp). Throws Error(kInvalid) for another name, and
 // kUnavailable with the reason when this host lacks what it needs.
 NXL_API std::unique_ptr<Provider> make_provider(const std::string& name, ProviderHost& host);
 

@@ -181,7 +181,7 @@ class Agent:
             first_token: position of the first slot of the first block.
 
         Raises:
-            KvError: a block is leased already or outside the pool, or there are too many leases.
+            KvError: a block is outside the pool, or there are too many leases.
         """
         try:
             ticket = self.native.grant(request_id, list(blocks), list(readers), milliseconds(ttl, "ttl"))

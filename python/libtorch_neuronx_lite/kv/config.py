@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-PROVIDERS = ("loopback", "shm", "cma", "tcp", "nrt")
+PROVIDERS = ("loopback", "shm", "cma", "tcp")
 
 
 @dataclass(frozen=True, kw_only=True)

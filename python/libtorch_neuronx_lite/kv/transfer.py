@@ -58,7 +58,7 @@ class TransferTimes:
         total: from `post` to the terminal state.
         bytes: moved.
         runs: pieces they were moved in.
-        provider: `shm`, `cma`, `tcp`, `nrt` or `loopback`.
+        provider: `shm`, `cma`, `tcp` or `loopback`.
     """
 
     plan: float
