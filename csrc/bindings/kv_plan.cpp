@@ -19,7 +19,8 @@ using kv::Run;
 
 constexpr py::ssize_t kColumns = 8;
 
-// One row a run: source region, target region, source offset, target offset, bytes, source stride, target stride, count.
+// One row a run: source region, target region, source offset, target offset, bytes, source stride, target stride,
+// count.
 py::array_t<uint64_t> table(const std::vector<Run>& runs) {
   py::array_t<uint64_t> result({static_cast<py::ssize_t>(runs.size()), kColumns});
   uint64_t* out = result.mutable_data();

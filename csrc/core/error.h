@@ -13,13 +13,13 @@ namespace nxl {
 
 // The kind decides which exception a caller of the outer interfaces sees.
 enum class ErrorKind {
-  kInvalid,       // bad argument, bad file, wrong tensor: ValueError at the Python edge
-  kOutOfMemory,   // device memory: torch.OutOfMemoryError
-  kUnavailable,   // no runtime library, no core, core busy: RuntimeError
-  kClosed,        // used after close: RuntimeError
-  kUnsupported,   // this runtime does not offer it: NotImplementedError
-  kExecution,     // NRT reported a failed execution: RuntimeError
-  kInternal,      // our own fault: RuntimeError
+  kInvalid,      // bad argument, bad file, wrong tensor: ValueError at the Python edge
+  kOutOfMemory,  // device memory: torch.OutOfMemoryError
+  kUnavailable,  // no runtime library, no core, core busy: RuntimeError
+  kClosed,       // used after close: RuntimeError
+  kUnsupported,  // this runtime does not offer it: NotImplementedError
+  kExecution,    // NRT reported a failed execution: RuntimeError
+  kInternal,     // our own fault: RuntimeError
 };
 
 class NXL_API Error : public std::runtime_error {
@@ -48,9 +48,9 @@ template <typename... Parts>
 }  // namespace nxl
 
 // One branch and one call to a cold function: NXL_CHECK(index < count, kInvalid, "neuron:", index, " ...").
-#define NXL_CHECK(condition, kind, ...)                                                        \
-  do {                                                                                         \
-    if (__builtin_expect(!(condition), 0)) {                                                   \
-      ::nxl::throw_error(::nxl::ErrorKind::kind, ::nxl::detail::concat(__VA_ARGS__));          \
-    }                                                                                          \
+#define NXL_CHECK(condition, kind, ...)                                               \
+  do {                                                                                \
+    if (__builtin_expect(!(condition), 0)) {                                          \
+      ::nxl::throw_error(::nxl::ErrorKind::kind, ::nxl::detail::concat(__VA_ARGS__)); \
+    }                                                                                 \
   } while (0)

@@ -42,8 +42,8 @@ class NXL_API Json {
   const Object& as_object(std::string_view what) const;
   std::vector<int64_t> as_ints(std::string_view what) const;
 
-  const Json& at(std::string_view key) const;         // throws when absent
-  const Json* find(std::string_view key) const;       // nullptr when absent or not an object
+  const Json& at(std::string_view key) const;    // throws when absent
+  const Json* find(std::string_view key) const;  // nullptr when absent or not an object
 
  private:
   friend class JsonParser;

@@ -33,8 +33,9 @@ struct Value {
 
 struct Step {
   std::string op;
-  std::vector<uint32_t> inputs;   // indices of values
-  std::vector<uint32_t> outputs;  // indices of values; never in an input or constant buffer, unless that input is aliased
+  std::vector<uint32_t> inputs;  // indices of values
+  std::vector<uint32_t>
+      outputs;  // indices of values; never in an input or constant buffer, unless that input is aliased
   Json attributes;
 };
 

@@ -2,7 +2,9 @@
 // nrt_get_status_as_str: the names of the status values.
 #include "nrt_abi.h"
 
-#define NXL_STATUS(name) case name: return #name;
+#define NXL_STATUS(name) \
+  case name:             \
+    return #name;
 
 extern "C" __attribute__((visibility("default"))) const char* nrt_get_status_as_str(NRT_STATUS status) {
   switch (status) {

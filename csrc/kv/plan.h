@@ -70,7 +70,7 @@ class NXL_API Plan {
   struct Side {
     uint32_t context_rank, context_size, context_interleave, block_tokens, block_count;
     bool holds(uint64_t token) const;
-    uint64_t local(uint64_t token) const;       // among the tokens this rank holds
+    uint64_t local(uint64_t token) const;        // among the tokens this rank holds
     uint64_t consecutive(uint64_t token) const;  // tokens from here on that are neighbours here
     uint32_t block(const BlockList& list, uint64_t token, const char* who) const;
   };

@@ -9,7 +9,8 @@ namespace nxl::nrt {
 // Entry points that every runtime must have. A missing one is an error that names it.
 #define NXL_NRT_REQUIRED(X)                                                                                            \
   X(nrt_init)                                                                                                          \
-  X(nrt_close) X(nrt_get_version) X(nrt_get_instance_info) X(nrt_get_total_vnc_count) X(nrt_get_visible_vnc_count)     \
+  X(nrt_close)                                                                                                         \
+  X(nrt_get_version) X(nrt_get_instance_info) X(nrt_get_total_vnc_count) X(nrt_get_visible_vnc_count)                  \
       X(nrt_get_status_as_str) X(nrt_load) X(nrt_unload) X(nrt_get_model_tensor_info) X(nrt_free_model_tensor_info)    \
           X(nrt_allocate_tensor_set) X(nrt_destroy_tensor_set) X(nrt_add_tensor_to_tensor_set) X(nrt_execute)          \
               X(nrta_execute_schedule) X(nrta_is_completed) X(nrta_get_completion_handle) X(nrta_error_tracker_create) \

@@ -109,7 +109,7 @@ typedef struct {
   nrt_tensor_usage_t usage;
   size_t size; /* bytes */
   nrt_dtype_t dtype;
-  uint32_t *shape;
+  uint32_t* shape;
   uint32_t ndim;
 } nrt_tensor_info_t;
 
@@ -135,12 +135,12 @@ typedef struct {
 typedef struct {
   uint64_t offset;
   uint64_t size;
-  void *buffer;
+  void* buffer;
 } nrt_tensor_batch_op_t;
 
 typedef struct {
-  const nrt_tensor_t *tensor;
-  const nrt_tensor_batch_op_t *ops;
+  const nrt_tensor_t* tensor;
+  const nrt_tensor_batch_op_t* ops;
   uint32_t num_ops;
 } nrt_tensor_batch_t;
 
@@ -156,76 +156,75 @@ typedef struct {
 } nrta_error_t;
 
 /* Life cycle. The count functions may be called before nrt_init. */
-NRT_STATUS nrt_init(nrt_framework_type_t framework, const char *fw_version, const char *fal_version);
+NRT_STATUS nrt_init(nrt_framework_type_t framework, const char* fw_version, const char* fal_version);
 void nrt_close(void);
-NRT_STATUS nrt_get_version(nrt_version_t *version, size_t size);
-NRT_STATUS nrt_get_instance_info(nrt_instance_info_t *info, size_t size);
-NRT_STATUS nrt_get_total_vnc_count(uint32_t *count);
-NRT_STATUS nrt_get_visible_vnc_count(uint32_t *count);
-const char *nrt_get_status_as_str(NRT_STATUS status);
+NRT_STATUS nrt_get_version(nrt_version_t* version, size_t size);
+NRT_STATUS nrt_get_instance_info(nrt_instance_info_t* info, size_t size);
+NRT_STATUS nrt_get_total_vnc_count(uint32_t* count);
+NRT_STATUS nrt_get_visible_vnc_count(uint32_t* count);
+const char* nrt_get_status_as_str(NRT_STATUS status);
 
 /* Models. vnc_count is always -1. */
-NRT_STATUS nrt_load(const void *neff, size_t size, int32_t vnc, int32_t vnc_count, nrt_model_t **model);
-NRT_STATUS nrt_load_collectives(const void *neff, size_t size, int32_t vnc, int32_t vnc_count, uint32_t ctx_device_id,
-                                uint32_t ctx_device_count, nrt_model_t **model);
-NRT_STATUS nrt_unload(nrt_model_t *model);
-NRT_STATUS nrt_get_model_tensor_info(nrt_model_t *model, nrt_tensor_info_array_t **info);
-NRT_STATUS nrt_free_model_tensor_info(nrt_tensor_info_array_t *info);
-NRT_STATUS nrt_get_model_vnc_count(nrt_model_t *model, uint32_t *count);
+NRT_STATUS nrt_load(const void* neff, size_t size, int32_t vnc, int32_t vnc_count, nrt_model_t** model);
+NRT_STATUS nrt_load_collectives(const void* neff, size_t size, int32_t vnc, int32_t vnc_count, uint32_t ctx_device_id,
+                                uint32_t ctx_device_count, nrt_model_t** model);
+NRT_STATUS nrt_unload(nrt_model_t* model);
+NRT_STATUS nrt_get_model_tensor_info(nrt_model_t* model, nrt_tensor_info_array_t** info);
+NRT_STATUS nrt_free_model_tensor_info(nrt_tensor_info_array_t* info);
+NRT_STATUS nrt_get_model_vnc_count(nrt_model_t* model, uint32_t* count);
 
 /* Tensor sets. A tensor must outlive every set that names it. */
-NRT_STATUS nrt_allocate_tensor_set(nrt_tensor_set_t **set);
-void nrt_destroy_tensor_set(nrt_tensor_set_t **set);
-NRT_STATUS nrt_add_tensor_to_tensor_set(nrt_tensor_set_t *set, const char *name, nrt_tensor_t *tensor);
-NRT_STATUS nrt_get_tensor_from_tensor_set(nrt_tensor_set_t *set, const char *name, nrt_tensor_t **tensor);
+NRT_STATUS nrt_allocate_tensor_set(nrt_tensor_set_t** set);
+void nrt_destroy_tensor_set(nrt_tensor_set_t** set);
+NRT_STATUS nrt_add_tensor_to_tensor_set(nrt_tensor_set_t* set, const char* name, nrt_tensor_t* tensor);
+NRT_STATUS nrt_get_tensor_from_tensor_set(nrt_tensor_set_t* set, const char* name, nrt_tensor_t** tensor);
 
 /* Execution. */
-NRT_STATUS nrt_execute(nrt_model_t *model, const nrt_tensor_set_t *in, nrt_tensor_set_t *out);
-NRT_STATUS nrt_execute_repeat(nrt_model_t *model, const nrt_tensor_set_t *in, nrt_tensor_set_t *out, int count);
-NRT_STATUS nrta_execute_schedule(nrt_model_t *model, const nrt_tensor_set_t *in, nrt_tensor_set_t *out, int queue,
-                                 nrta_error_tracker_t *tracker, nrta_seq_t *seq);
-NRT_STATUS nrta_is_completed(nrta_seq_t seq, bool *completed);
-NRT_STATUS nrta_get_sequence(uint32_t lnc, nrta_xu_t xu, int queue, nrta_seq_t *seq);
-NRT_STATUS nrta_get_completion_handle(nrta_seq_t seq, int *fd); /* pollable; the caller closes it */
-NRT_STATUS nrta_error_tracker_create(uint32_t lnc, nrta_error_tracker_t **tracker);
-void nrta_error_tracker_destroy(nrta_error_tracker_t *tracker);
-NRT_STATUS nrta_error_tracker_get_list(nrta_error_tracker_t *tracker, const nrta_error_t **list, size_t *count);
+NRT_STATUS nrt_execute(nrt_model_t* model, const nrt_tensor_set_t* in, nrt_tensor_set_t* out);
+NRT_STATUS nrt_execute_repeat(nrt_model_t* model, const nrt_tensor_set_t* in, nrt_tensor_set_t* out, int count);
+NRT_STATUS nrta_execute_schedule(nrt_model_t* model, const nrt_tensor_set_t* in, nrt_tensor_set_t* out, int queue,
+                                 nrta_error_tracker_t* tracker, nrta_seq_t* seq);
+NRT_STATUS nrta_is_completed(nrta_seq_t seq, bool* completed);
+NRT_STATUS nrta_get_sequence(uint32_t lnc, nrta_xu_t xu, int queue, nrta_seq_t* seq);
+NRT_STATUS nrta_get_completion_handle(nrta_seq_t seq, int* fd); /* pollable; the caller closes it */
+NRT_STATUS nrta_error_tracker_create(uint32_t lnc, nrta_error_tracker_t** tracker);
+void nrta_error_tracker_destroy(nrta_error_tracker_t* tracker);
+NRT_STATUS nrta_error_tracker_get_list(nrta_error_tracker_t* tracker, const nrta_error_t** list, size_t* count);
 NRT_STATUS nrt_async_drain_queued_execs(int32_t vnc);
 
 /* Tensors. vnc is -1 for host placement. */
-NRT_STATUS nrt_tensor_allocate(nrt_tensor_placement_t placement, int vnc, size_t size, const char *name,
-                               nrt_tensor_t **tensor);
-void nrt_tensor_free(nrt_tensor_t **tensor);
-NRT_STATUS nrt_tensor_read(const nrt_tensor_t *tensor, void *buffer, size_t offset, size_t size);
-NRT_STATUS nrt_tensor_write(nrt_tensor_t *tensor, const void *buffer, size_t offset, size_t size);
-NRT_STATUS nrt_tensor_read_batch(const nrt_tensor_batch_t *batches, uint64_t count, bool unsafe);
-NRT_STATUS nrt_tensor_write_batch(const nrt_tensor_batch_t *batches, uint64_t count, bool unsafe);
-NRT_STATUS nrt_tensor_copy(const nrt_tensor_t *src, size_t src_offset, nrt_tensor_t *dst, size_t dst_offset,
+NRT_STATUS nrt_tensor_allocate(nrt_tensor_placement_t placement, int vnc, size_t size, const char* name,
+                               nrt_tensor_t** tensor);
+void nrt_tensor_free(nrt_tensor_t** tensor);
+NRT_STATUS nrt_tensor_read(const nrt_tensor_t* tensor, void* buffer, size_t offset, size_t size);
+NRT_STATUS nrt_tensor_write(nrt_tensor_t* tensor, const void* buffer, size_t offset, size_t size);
+NRT_STATUS nrt_tensor_read_batch(const nrt_tensor_batch_t* batches, uint64_t count, bool unsafe);
+NRT_STATUS nrt_tensor_write_batch(const nrt_tensor_batch_t* batches, uint64_t count, bool unsafe);
+NRT_STATUS nrt_tensor_copy(const nrt_tensor_t* src, size_t src_offset, nrt_tensor_t* dst, size_t dst_offset,
                            size_t size); /* two device tensors: same core, else NRT_INVALID */
-size_t nrt_tensor_get_size(const nrt_tensor_t *tensor);
-NRT_STATUS nrt_tensor_memset(nrt_tensor_t *tensor, uint64_t offset, int value, size_t size);
-NRT_STATUS nrt_tensor_allocate_empty(const char *name, nrt_tensor_t **tensor);
-NRT_STATUS nrt_tensor_attach_buffer(nrt_tensor_t *tensor, void *buffer, size_t size);
-NRT_STATUS nrt_tensor_allocate_slice(const nrt_tensor_t *src, size_t offset, size_t size, const char *name,
-                                     nrt_tensor_t **slice); /* shares storage with src */
-void *nrt_tensor_get_va(const nrt_tensor_t *tensor);        /* NULL on failure */
-NRT_STATUS nrt_tensor_get_device_allocation_info(const nrt_tensor_t *tensor,
-                                                 nrt_tensor_device_allocation_info_t *info);
-NRT_STATUS nrt_get_dmabuf_fd(uint64_t va, uint64_t size, int *fd);
-NRT_STATUS nrt_tensor_check_output_completion(const nrt_tensor_t *tensor, int64_t timeout_us, uint64_t count);
-NRT_STATUS nrt_tensor_reset_output_completion(nrt_tensor_t *tensor);
+size_t nrt_tensor_get_size(const nrt_tensor_t* tensor);
+NRT_STATUS nrt_tensor_memset(nrt_tensor_t* tensor, uint64_t offset, int value, size_t size);
+NRT_STATUS nrt_tensor_allocate_empty(const char* name, nrt_tensor_t** tensor);
+NRT_STATUS nrt_tensor_attach_buffer(nrt_tensor_t* tensor, void* buffer, size_t size);
+NRT_STATUS nrt_tensor_allocate_slice(const nrt_tensor_t* src, size_t offset, size_t size, const char* name,
+                                     nrt_tensor_t** slice); /* shares storage with src */
+void* nrt_tensor_get_va(const nrt_tensor_t* tensor);        /* NULL on failure */
+NRT_STATUS nrt_tensor_get_device_allocation_info(const nrt_tensor_t* tensor, nrt_tensor_device_allocation_info_t* info);
+NRT_STATUS nrt_get_dmabuf_fd(uint64_t va, uint64_t size, int* fd);
+NRT_STATUS nrt_tensor_check_output_completion(const nrt_tensor_t* tensor, int64_t timeout_us, uint64_t count);
+NRT_STATUS nrt_tensor_reset_output_completion(nrt_tensor_t* tensor);
 
 /* Queued tensor operations; nrta_tensor_read takes the buffer FIRST. */
-NRT_STATUS nrta_tensor_write(nrt_tensor_t *tensor, const void *buffer, uint64_t offset, uint64_t size, int queue,
-                             nrta_error_tracker_t *tracker, nrta_seq_t *seq);
-NRT_STATUS nrta_tensor_read(void *buffer, nrt_tensor_t *tensor, uint64_t offset, uint64_t size, int queue,
-                            nrta_error_tracker_t *tracker, nrta_seq_t *seq);
-NRT_STATUS nrta_tensor_copy(nrt_tensor_t *src, uint64_t src_offset, nrt_tensor_t *dst, uint64_t dst_offset,
-                            uint64_t size, int queue, nrta_error_tracker_t *tracker, nrta_seq_t *seq);
+NRT_STATUS nrta_tensor_write(nrt_tensor_t* tensor, const void* buffer, uint64_t offset, uint64_t size, int queue,
+                             nrta_error_tracker_t* tracker, nrta_seq_t* seq);
+NRT_STATUS nrta_tensor_read(void* buffer, nrt_tensor_t* tensor, uint64_t offset, uint64_t size, int queue,
+                            nrta_error_tracker_t* tracker, nrta_seq_t* seq);
+NRT_STATUS nrta_tensor_copy(nrt_tensor_t* src, uint64_t src_offset, nrt_tensor_t* dst, uint64_t dst_offset,
+                            uint64_t size, int queue, nrta_error_tracker_t* tracker, nrta_seq_t* seq);
 
 /* Memory. The statistics struct may grow at its end: sizes are passed both ways. */
-NRT_STATUS nrt_get_vnc_memory_stats(uint32_t vnc, nrt_vnc_memory_stats_t *stats, size_t size_in, size_t *size_out);
-NRT_STATUS nrt_host_device_id_get(int vnc, uint32_t *id);
+NRT_STATUS nrt_get_vnc_memory_stats(uint32_t vnc, nrt_vnc_memory_stats_t* stats, size_t size_in, size_t* size_out);
+NRT_STATUS nrt_host_device_id_get(int vnc, uint32_t* id);
 
 #ifdef __cplusplus
 }

@@ -82,7 +82,8 @@ TEST(Json, RefusesWhatIsNotJson) {
                            "\"\\udc00\"",
                            "\"a\nb\"",
                            "// x\n1",
-                           "\xEF\xBB\xBF" "1"}) {
+                           "\xEF\xBB\xBF"
+                           "1"}) {
     EXPECT_NE(error_of(text), "") << text;
   }
 }
