@@ -135,7 +135,14 @@ async def free_blocks(workers: list[Worker]) -> dict[str, int]:
     """Free blocks of each worker that is not lost, once no lease is left: its last read has been acknowledged."""
     async with asyncio.timeout(30):
         while True:
-            stats = {w.name: await ask(w.socket, {"do": "stats"}, 5.0) for w in workers if not w.lost}
+            stats = {}
+            for worker in workers:
+                if worker.lost:
+                    continue
+                try:
+                    stats[worker.name] = await ask(worker.socket, {"do": "stats"}, 5.0)
+                except (OSError, TimeoutError):
+                    worker.lost = True  # no request was under way there when it died
             if not any(answer.get("leases") for answer in stats.values()):
                 return {name: answer["free"] for name, answer in stats.items()}
             await asyncio.sleep(0.02)
