@@ -52,6 +52,7 @@ class CompiledSession:
         with stage(f"move the model to {device}"):
             module = copy.deepcopy(loaded.module).to(dtype).to(device)
             module.tie_weights()  # nn.Module.to gave each use of a shared weight a copy of its own: README, Limits
+            neuron.empty_cache()  # gives that copy's memory back
             cache = StaticKvCache(loaded.config, cache_length, dtype, device)
             neuron.synchronize(device)
             self.session = Session(module, cache, bucket, compile_step)
