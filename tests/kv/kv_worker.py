@@ -6,8 +6,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -162,6 +164,18 @@ class WorkerProcess:
     def signal(self, number: signal.Signals) -> None:
         assert self.process.pid is not None
         os.kill(self.process.pid, number)
+        if number == signal.SIGSTOP:
+            self._wait_until_stopped(self.process.pid)
+
+    @staticmethod
+    def _wait_until_stopped(pid: int) -> None:
+        """SIGSTOP is not immediate: a thread on another CPU goes on until it next enters the kernel."""
+        limit = time.monotonic() + 20
+        while any(
+            stat.read_text().rpartition(")")[2].split()[0] != "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+        ):
+            assert time.monotonic() < limit, f"process {pid} does not stop"
+            time.sleep(0.001)
 
     def kill(self) -> None:
         self.process.kill()

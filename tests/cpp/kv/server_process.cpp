@@ -151,6 +151,11 @@ ServerProcess::ServerProcess(const Settings& options) {
 
 ServerProcess::~ServerProcess() { kill_now(); }
 
+void ServerProcess::signal(int number) const {
+  ::kill(pid_, number);
+  if (number == SIGSTOP) ::waitpid(pid_, nullptr, WUNTRACED);
+}
+
 void ServerProcess::kill_now() {
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);

@@ -68,7 +68,7 @@ class ServerProcess {
   // One line there, one line back. Throws when the process is gone.
   std::string ask(const std::string& line);
   const std::string& endpoint() const { return endpoint_; }
-  void signal(int number) const { ::kill(pid_, number); }
+  void signal(int number) const;  // SIGSTOP: returns once every thread has stopped
   void kill_now();  // SIGKILL, and waits for it
 
  private:

@@ -227,6 +227,7 @@ PeerProcess::~PeerProcess() { kill(SIGKILL); }
 void PeerProcess::kill(int signal) {
   if (pid_ < 0) return;
   ::kill(pid_, signal);
+  if (signal == SIGSTOP) ::waitpid(pid_, nullptr, WUNTRACED);  // a thread on another CPU stops a moment later
   if (signal != SIGKILL) return;
   ::waitpid(pid_, nullptr, 0);
   pid_ = -1;
