@@ -69,7 +69,7 @@ class ServerProcess {
   std::string ask(const std::string& line);
   const std::string& endpoint() const { return endpoint_; }
   void signal(int number) const;  // SIGSTOP: returns once every thread has stopped
-  void kill_now();  // SIGKILL, and waits for it
+  void kill_now();                // SIGKILL, and waits for it
 
  private:
   std::string read_line();
