@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from demo_prompts import ALL
 pytest.importorskip("transformers", reason="the demo's extra is not installed")
 
 from libtorch_neuronx_lite import envs
-from libtorch_neuronx_lite.cli.demo.check import compare
+from libtorch_neuronx_lite.cli.demo.check import Agreement, compare
 from libtorch_neuronx_lite.cli.demo.compiled import CompiledSession, core_threads, eager_session
 from libtorch_neuronx_lite.cli.demo.generation import generate, replay
 from libtorch_neuronx_lite.cli.demo.model import LoadedModel, load_pretrained
@@ -32,19 +33,31 @@ def loaded() -> LoadedModel:
     return load_pretrained(Path(envs.get_neuron_compile_cache_dir()).parent / "demo")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_every_prompt_agrees_with_cpu_eager(loaded: LoadedModel, dtype: torch.dtype) -> None:
-    assert len(ALL) >= 21
+def answers(loaded: LoadedModel, dtype: torch.dtype) -> Iterator[tuple[str, Agreement]]:
     torch.set_num_threads(core_threads())
     compiled = CompiledSession(loaded, torch.device("neuron", 0), dtype, bucket=128, cache_length=256)
     eager = eager_session(loaded, dtype, 256)
-    wrong: dict[str, str] = {}
     for prompt in ALL:
         ids = loaded.codec.encode(prompt)
         answer = generate(compiled.session, ids, NEW_TOKENS)  # no end ids: always 48 tokens
         own = replay(eager, ids, answer.tokens)
-        agreement = compare(answer.tokens, [row.cpu() for row in answer.logits], own.logits, dtype)
         assert len(answer.tokens) == NEW_TOKENS
-        if agreement.verdict == "diverges" or (dtype is torch.float32 and agreement.verdict != "identical"):
-            wrong[prompt] = str(agreement)
-    assert wrong == {}
+        yield prompt, compare(answer.tokens, [row.cpu() for row in answer.logits], own.logits, dtype)
+
+
+def test_float32_answers_are_identical_to_cpu_eagers(loaded: LoadedModel) -> None:
+    assert len(ALL) >= 21
+    verdicts = {prompt: agreement.verdict for prompt, agreement in answers(loaded, torch.float32)}
+    assert verdicts == dict.fromkeys(ALL, "identical")
+
+
+def test_bfloat16_answers_agree_with_cpu_eagers(loaded: LoadedModel) -> None:
+    """Every logit is within the tolerance, and an id beyond the tie rule is rarer than one in 200.
+
+    None at all cannot be asked: CPU eager with the prompt padded, judged by the same rule against the unpadded one, has
+    such an id in one of these prompts, two steps below the top.
+    """
+    agreements = dict(answers(loaded, torch.bfloat16))
+    assert {prompt: a.logit_error for prompt, a in agreements.items() if not a.logit_error <= a.logit_tolerance} == {}
+    beyond = sum(NEW_TOKENS - a.tokens_identical - len(a.tied_positions) for a in agreements.values())
+    assert beyond <= len(ALL) * NEW_TOKENS / 200

@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 
 # Largest difference of any logit, as a share of the row's largest magnitude. float32: sums of up to 1,536 products in
-# another order, over 30 layers. bfloat16: 8 bits of mantissa; CPU eager against itself, a padded against an unpadded
-# prefill, differs by 0.036 on the default prompt, and the limit is about three times that.
-LOGIT_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1e-1}
+# another order, over 30 layers. bfloat16: 8 bits of mantissa; over 21 prompts of 48 tokens the device differs from CPU
+# eager by at most 0.047, and CPU eager from itself, a padded against an unpadded prefill, by at most 0.066.
+LOGIT_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 6e-2}
 
 
 @dataclass(frozen=True)
