@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,6 +22,21 @@ def test_print_and_repr() -> None:
     assert torch.zeros(1).to("neuron").type() == "torch.neuron.FloatTensor"
     assert f"{torch.tensor(1.5).to('neuron'):.1f}" == "1.5"
     assert "neuron" in repr(torch.ones(1).to("neuron").untyped_storage())
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.uint64], ids=str
+)
+def test_print_runs_nothing_on_the_device(dtype: torch.dtype) -> None:
+    values = torch.tensor([0.0, 1.0, 2.0]).to(dtype)
+    tensor, large = values.to("neuron"), torch.zeros(2000, dtype=dtype).to("neuron")
+    mode = torch.neuron.fallback_mode()
+    torch.neuron.set_fallback_mode("error")
+    try:
+        assert repr(tensor).partition("]")[0] == repr(values).partition("]")[0]
+        assert "..." in repr(large)
+    finally:
+        torch.neuron.set_fallback_mode(mode)
 
 
 def test_data_ptr_is_a_real_address() -> None:
@@ -70,9 +86,12 @@ def test_storage_moves() -> None:
     assert moved.clone().cpu().tolist() == [0, 1, 2]
 
 
-def test_dlpack_within_the_process() -> None:
+@pytest.mark.parametrize(
+    "share", [torch.from_dlpack, lambda tensor: from_dlpack(to_dlpack(tensor))], ids=["tensor", "capsule"]
+)
+def test_dlpack_within_the_process(share: Callable[[torch.Tensor], torch.Tensor]) -> None:
     tensor = torch.arange(6.0).to("neuron:1").view(2, 3)
-    twin = from_dlpack(to_dlpack(tensor))
+    twin = share(tensor)
     assert twin.device == tensor.device
     assert twin.data_ptr() == tensor.data_ptr()
     twin.fill_(2)
