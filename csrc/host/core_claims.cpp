@@ -51,6 +51,19 @@ std::vector<int> parse_core_list(const char* text) {
   return ids;
 }
 
+std::string owner_of(const std::string& path) {
+  char text[24] = {};
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd >= 0) {
+    if (::read(fd, text, sizeof(text) - 1) < 0) text[0] = '\0';
+    ::close(fd);
+  }
+  const auto pid = parse_integer(text);
+  return pid ? "process " + std::to_string(*pid) : "another process";
+}
+
+}  // namespace
+
 std::string claim_folder() {
   const char* chosen = std::getenv("NEURON_LIBTORCH_HOST_CLAIM_DIR");
   const std::string folder =
@@ -66,19 +79,6 @@ std::string claim_folder() {
   }
   return folder;
 }
-
-std::string owner_of(const std::string& path) {
-  char text[24] = {};
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd >= 0) {
-    if (::read(fd, text, sizeof(text) - 1) < 0) text[0] = '\0';
-    ::close(fd);
-  }
-  const auto pid = parse_integer(text);
-  return pid ? "process " + std::to_string(*pid) : "another process";
-}
-
-}  // namespace
 
 CoreSelection CoreSelection::from_environment() {
   CoreSelection selection;

@@ -21,6 +21,10 @@ struct CoreSelection {
   static CoreSelection from_environment();  // throws INVALID
 };
 
+// NEURON_LIBTORCH_HOST_CLAIM_DIR or the user's own folder under /tmp, made when it is missing (mode 0700). Throws
+// FAILURE when it is not this user's directory.
+std::string claim_folder();
+
 // Claims are locks on one file a core in a folder of the user's (NEURON_LIBTORCH_HOST_CLAIM_DIR, else
 // /tmp/neuron-host-cores-<uid>), which holds the owner's pid. The kernel drops them when the process ends. They are
 // open-file-description locks: unlike flock's they can be looked at without being taken.

@@ -8,8 +8,10 @@
 //   delay_ms:CALL=MS   every call of CALL waits MS milliseconds first (at most 60000)
 //
 // CALL is the name of an exported function that returns NRT_STATUS, or what a core's own thread runs: `execute`,
-// `tensor_read`, `tensor_write`, `tensor_copy` (the status then reaches the waiter and the error tracker). STATUS is a
-// name of the enumeration with or without NRT_. Example:
+// `tensor_read`, `tensor_write`, `tensor_copy` (the status then reaches the waiter and the error tracker), or
+// `sendrecv`, a message that send/receive is about to send: TIMEOUT keeps it for ever, INVALID takes its last byte away
+// unreported, any other status is that of both requests. STATUS is a name of the enumeration with or without NRT_.
+// Example:
 //
 //   NEURON_LIBTORCH_HOST_FAULTS=nrt_load:RESOURCE@3,execute:EXEC_HW_ERR_HBM_UE@2,delay_ms:execute=50
 //

@@ -14,7 +14,14 @@
 namespace nxl::host {
 
 // Layout: bits 0-7 kind, 8-31 slot, 32-63 generation (1 and up, so no handle is null).
-enum class HandleKind : uint8_t { kTensor = 0x51, kTensorSet = 0x53, kModel = 0x55, kErrorTracker = 0x57 };
+enum class HandleKind : uint8_t {
+  kTensor = 0x51,
+  kTensorSet = 0x53,
+  kModel = 0x55,
+  kErrorTracker = 0x57,
+  kCommunicator = 0x59,
+  kSendRecvRequest = 0x5b,
+};
 
 template <typename T, HandleKind kind>
 class HandleTable {

@@ -11,6 +11,7 @@
 #include "host/environment.h"
 #include "host/log.h"
 #include "host/refusal.h"
+#include "host/sendrecv.h"
 
 namespace nxl::host {
 namespace {
@@ -28,6 +29,7 @@ void in_child_of_fork() {
   if (current.load() == State::kUninitialized) return;  // the child may open the runtime for itself
   current.store(State::kLostInFork);
   if (CoreClaims* claims = claims_to_drop_in_child.load()) claims->close_descriptors();
+  close_in_forked_child();
 }
 
 }  // namespace
@@ -106,6 +108,7 @@ void Runtime::close() noexcept {
     if (expected == State::kUninitialized) current.compare_exchange_strong(expected, State::kClosed);
     return;
   }
+  SendRecv::shut_down();
   // A core that still runs something stays claimed: its CPUs and memory are not free.
   if (stop_cores(kClosePatience) && claims_) claims_->close_descriptors();
 }

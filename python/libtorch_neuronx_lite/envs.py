@@ -127,6 +127,13 @@ _DECLARED = (
     Variable("NEURON_LIBTORCH_HOST_INLINE", _flag, True, "Small programs may run on the thread of their caller."),
     Variable("NEURON_LIBTORCH_HOST_CLAIM_DIR", str, None, "Folder of the files that claim host cores."),
     Variable("NEURON_LIBTORCH_HOST_FAULTS", str, None, "Faults for the host runtime to inject, for tests."),
+    Variable("NEURON_LIBTORCH_HOST_SENDRECV_BIND", str, None, "Address at which host cores take send/receive by TCP."),
+    Variable("NEURON_LIBTORCH_HOST_SENDRECV_PORT", _count(1024), 45645, "TCP port of absolute host core 0."),
+    Variable("NEURON_LIBTORCH_HOST_SENDRECV_COMMUNICATORS", _count(1), 64, "Communicators of one host core."),
+    Variable("NEURON_LIBTORCH_HOST_SENDRECV_PENDING", _count(1), 16, "Unreported requests of one communicator."),
+    Variable(
+        "NEURON_LIBTORCH_HOST_SENDRECV_TIMEOUT_MS", _count(1), 30000, "Standstill after which a request is late, in ms."
+    ),
     Variable(
         "NEURON_LIBTORCH_WORKER_MEMORY_MB", _count(64), 8192, "Resident memory at which a worker is ended, in MB."
     ),

@@ -96,6 +96,8 @@ typedef void nrt_tensor_t;
 typedef void nrt_tensor_set_t;
 typedef struct nrta_error_tracker nrta_error_tracker_t;
 typedef uint64_t nrta_seq_t;
+typedef struct nrt_async_sendrecv_comm nrt_async_sendrecv_comm_t;
+typedef struct nrt_async_sendrecv_request nrt_async_sendrecv_request_t;
 
 typedef struct {
   uint32_t family;
@@ -191,6 +193,8 @@ NRT_STATUS nrta_error_tracker_create(uint32_t lnc, nrta_error_tracker_t** tracke
 void nrta_error_tracker_destroy(nrta_error_tracker_t* tracker);
 NRT_STATUS nrta_error_tracker_get_list(nrta_error_tracker_t* tracker, const nrta_error_t** list, size_t* count);
 NRT_STATUS nrt_async_drain_queued_execs(int32_t vnc);
+/* libnrt_host.so only: why the work of a sequence in this tracker failed, as text, cut to size; empty when unknown. */
+NRT_STATUS nrt_host_error_text(nrta_error_tracker_t* tracker, nrta_seq_t seq, char* text, size_t size);
 
 /* Tensors. vnc is -1 for host placement. */
 NRT_STATUS nrt_tensor_allocate(nrt_tensor_placement_t placement, int vnc, size_t size, const char* name,
@@ -225,6 +229,26 @@ NRT_STATUS nrta_tensor_copy(nrt_tensor_t* src, uint64_t src_offset, nrt_tensor_t
 /* Memory. The statistics struct may grow at its end: sizes are passed both ways. */
 NRT_STATUS nrt_get_vnc_memory_stats(uint32_t vnc, nrt_vnc_memory_stats_t* stats, size_t size_in, size_t* size_out);
 NRT_STATUS nrt_host_device_id_get(int vnc, uint32_t* id);
+
+/* Send/receive between cores. Core numbers are ABSOLUTE on their host, whatever subset is visible. A communicator goes
+ * one way (connect: send, accept: receive) and lives until its core is closed; the n-th send on it meets the n-th
+ * receive; nothing is ever cancelled. test_request: done once only and by one thread; TIMEOUT leaves the request in
+ * flight. Received bytes may be used after flush. Over the limit of pending requests a post gives RESOURCE. Closing a
+ * core with requests in flight or communicators not connected is an error, and the core cannot be initialised again. */
+NRT_STATUS nrt_async_sendrecv_init(int lnc);
+NRT_STATUS nrt_async_sendrecv_close(int lnc);
+NRT_STATUS nrt_async_sendrecv_connect(const char* peer_ip, int peer_lnc, int lnc,
+                                      nrt_async_sendrecv_comm_t** send_comm);
+NRT_STATUS nrt_async_sendrecv_accept(const char* peer_ip, int peer_lnc, int lnc, nrt_async_sendrecv_comm_t** recv_comm);
+NRT_STATUS nrt_async_sendrecv_test_comm(nrt_async_sendrecv_comm_t* comm, bool* connected);
+NRT_STATUS nrt_async_sendrecv_send_tensor(nrt_tensor_t* tensor, size_t offset, size_t length,
+                                          nrt_async_sendrecv_comm_t* send_comm, nrt_async_sendrecv_request_t** request);
+NRT_STATUS nrt_async_sendrecv_recv_tensor(nrt_tensor_t* tensor, size_t offset, size_t length,
+                                          nrt_async_sendrecv_comm_t* recv_comm, nrt_async_sendrecv_request_t** request);
+NRT_STATUS nrt_async_sendrecv_test_request(nrt_async_sendrecv_request_t* request, bool* done, size_t* size);
+NRT_STATUS nrt_async_sendrecv_flush(int lnc);
+NRT_STATUS nrt_async_sendrecv_get_max_num_communicators_per_lnc(int* count);
+NRT_STATUS nrt_async_sendrecv_get_max_num_pending_request(int* count);
 
 #ifdef __cplusplus
 }
