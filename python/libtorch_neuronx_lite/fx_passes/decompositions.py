@@ -15,6 +15,7 @@ from . import (
     attention,
     creation,
     division,
+    embeddings,
     indexing,
     linear,
     logical,
@@ -22,6 +23,7 @@ from . import (
     pooling,
     scan,
     shifts,
+    transformer,
 )
 
 aten = torch.ops.aten
@@ -118,6 +120,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten._cdist_forward.default: indexing.cdist,
     aten._adaptive_avg_pool2d.default: pooling.adaptive_avg_pool,
     aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool,
+    aten.adaptive_max_pool2d.default: pooling.adaptive_max_pool,
+    aten.adaptive_max_pool3d.default: pooling.adaptive_max_pool,
     aten.abs.default: activations.absolute,
     aten.empty.memory_format: creation.empty,
     aten.empty_strided.default: creation.empty_strided,
@@ -129,6 +133,10 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: linear.addmm,
     aten.baddbmm.default: linear.baddbmm,
     aten.addmv.default: linear.addmv,
+    aten._embedding_bag.default: embeddings.embedding_bag,
+    aten._embedding_bag_forward_only.default: embeddings.embedding_bag,
+    aten._transformer_encoder_layer_fwd.default: transformer.transformer_encoder_layer,
+    aten._native_multi_head_attention.default: transformer.native_multi_head_attention,
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention.flash_attention_for_cpu,
     aten._scaled_dot_product_attention_math.default: attention.attention_math,
     aten._scaled_dot_product_fused_attention_overrideable.default: attention.attention_overrideable,

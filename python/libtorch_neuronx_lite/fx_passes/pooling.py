@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import fx
+
+from .editing import Editor, fake_mode_of
 
 
 def _pool_axis(x: torch.Tensor, dim: int, out: int) -> torch.Tensor:
@@ -111,6 +116,98 @@ def max_pool3d_with_indices(
     """Decompose `aten.max_pool3d_with_indices` in ceil mode into the plain one over an input padded by hand."""
     op = torch.ops.aten.max_pool3d_with_indices.default
     return _max_pool(op, x, kernel_size, stride, padding, dilation, ceil_mode, 3)
+
+
+def find_places(gm: fx.GraphModule) -> None:
+    """Compute the places of maxima that the graph reads from the pooling's input, in place.
+
+    torch-mlir lowers the values of a max pooling to a window reduction that every target has, but not their places.
+    Poolings in ceil mode were decomposed while tracing.
+    """
+    mode = fake_mode_of(gm.graph)
+    for node in list(gm.graph.nodes):
+        count = _PLACED.get(node.target)
+        if count is None:
+            continue
+        for user in list(node.users):
+            if user.args[1] == 1:
+                x, *window = node.args
+                places = functools.partial(_places, count, window)
+                user.replace_all_uses_with(Editor(gm.graph, mode, user).inline(places, [x], {}))
+
+
+_PLACED = {
+    torch.ops.aten.max_pool2d_with_indices.default: 2,
+    torch.ops.aten.max_pool3d_with_indices.default: 3,
+}
+
+
+def _places(count: int, window: Sequence[Any], x: torch.Tensor) -> torch.Tensor:
+    """Return where each window's maximum lies in its plane, int64: the first of equal ones, the last of NaNs."""
+    kernel = _axes(window[0], count)
+    step = _axes(window[1], count) if len(window) > 1 and window[1] else kernel
+    pad = _axes(window[2] if len(window) > 2 else (0,), count)
+    dilate = _axes(window[3] if len(window) > 3 else (1,), count)
+    sizes = x.shape[-count:]
+    edges = [edge for size in reversed(pad) for edge in (size, size)]
+    least = -torch.inf if x.dtype.is_floating_point else torch.iinfo(x.dtype).min
+    values = torch.constant_pad_nd(x, edges, least)
+    places = torch.arange(math.prod(sizes), device=x.device).reshape(sizes)
+    places = torch.constant_pad_nd(places, edges, -1)
+    candidates = []
+    for offset in itertools.product(*map(range, kernel)):
+        value, here = values, places
+        for axis in range(count):
+            start = offset[axis] * dilate[axis]
+            last = (sizes[axis] + 2 * pad[axis] - dilate[axis] * (kernel[axis] - 1) - 1) // step[axis] * step[axis]
+            span = (axis - count, start, start + last + 1, step[axis])
+            value, here = torch.ops.aten.slice.Tensor(value, *span), torch.ops.aten.slice.Tensor(here, *span)
+        candidates.append((value, here))
+    return _greatest(candidates)[1]
+
+
+def _greatest(candidates: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the greatest of the candidates' values and its place, as PyTorch's CPU kernel scans a window.
+
+    Of equal values the first counts, of NaNs the last; a place of -1 is padding and gives way to any other.
+    """
+    top, place = candidates[0]
+    place = place.expand(top.shape)
+    for value, here in candidates[1:]:
+        better = (value > top) | (value != value) | ((place < 0) & (here >= 0))
+        top, place = torch.where(better, value, top), torch.where(better, here, place)
+    return top, place
+
+
+def adaptive_max_pool(x: torch.Tensor, output_size: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decompose `aten.adaptive_max_pool2d` and `adaptive_max_pool3d` into maxima and their places.
+
+    Window i of an axis covers floor(i * n / out) to ceil((i + 1) * n / out); shorter ones see their last element again.
+    """
+    count = len(output_size)
+    sizes = x.shape[-count:]
+    if all(size % out == 0 for size, out in zip(sizes, output_size, strict=True)):
+        op = getattr(torch.ops.aten, f"max_pool{count}d_with_indices").default
+        pooled: tuple[torch.Tensor, torch.Tensor] = op(x, [n // out for n, out in zip(sizes, output_size, strict=True)])
+        return pooled
+    positions = []  # per axis [out, longest window]
+    for size, out in zip(sizes, output_size, strict=True):
+        i = torch.arange(out, device=x.device)
+        start = torch.div(i * size, out, rounding_mode="floor")
+        end = torch.div((i + 1) * size + out - 1, out, rounding_mode="floor")
+        longest = max(-(-(i + 1) * size // out) - i * size // out for i in range(out))
+        positions.append(
+            torch.minimum(start.unsqueeze(1) + torch.arange(longest, device=x.device), end.unsqueeze(1) - 1)
+        )
+    places = torch.arange(math.prod(sizes), device=x.device).reshape(sizes)
+    candidates = []
+    for offset in itertools.product(*(range(axis.shape[1]) for axis in positions)):
+        value, here = x, places
+        for axis, chosen in enumerate(offset):
+            index = positions[axis][:, chosen]
+            value, here = value.index_select(axis - count, index), here.index_select(axis - count, index)
+        candidates.append((value, here))
+    return _greatest(candidates)
 
 
 def _avg_pool(
