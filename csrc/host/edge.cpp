@@ -62,8 +62,10 @@ Status status_of_exception() noexcept {
 NRT_STATUS report_exception(Call call) noexcept {
   const Status status = status_of_exception();
   const auto code = static_cast<NRT_STATUS>(status.code);
+  // A full core is an answer, not a fault: an allocator that caches gives its memory back and asks again.
+  const LogLevel level = code == NRT_RESOURCE ? LogLevel::kInfo : LogLevel::kError;
   try {
-    log_parts(LogLevel::kError, call_name(call), ": ", nrt_get_status_as_str(code), ": ", status.message);
+    log_parts(level, call_name(call), ": ", nrt_get_status_as_str(code), ": ", status.message);
   } catch (...) {
   }
   return code;
