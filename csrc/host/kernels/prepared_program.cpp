@@ -29,10 +29,10 @@ namespace {
 const std::unordered_map<std::string_view, Prepare>& registry() {
   static const auto* table = [] {
     auto* made = new std::unordered_map<std::string_view, Prepare>();
-    for (auto family :
-         {copy_kernels(), unary_kernels(), binary_kernels(), compare_select_kernels(), complex_kernels(),
-          matmul_kernels(), convolution_kernels(), reduce_kernels(), window_kernels(), gather_scatter_kernels(),
-          slice_kernels(), sort_kernels(), cumulative_kernels(), fft_kernels(), random_kernels()}) {
+    for (auto family : {copy_kernels(), unary_kernels(), binary_kernels(), compare_select_kernels(), complex_kernels(),
+                        matmul_kernels(), attention_kernels(), convolution_kernels(), reduce_kernels(),
+                        window_kernels(), gather_scatter_kernels(), slice_kernels(), sort_kernels(),
+                        cumulative_kernels(), fft_kernels(), fused_kernels(), random_kernels()}) {
       for (const KernelEntry& entry : family) made->emplace(entry.name, entry.prepare);
     }
     return made;

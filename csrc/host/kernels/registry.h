@@ -17,6 +17,7 @@ struct KernelEntry {
   Prepare prepare;
 };
 
+std::span<const KernelEntry> attention_kernels();
 std::span<const KernelEntry> copy_kernels();
 std::span<const KernelEntry> unary_kernels();
 std::span<const KernelEntry> binary_kernels();
@@ -31,6 +32,7 @@ std::span<const KernelEntry> slice_kernels();
 std::span<const KernelEntry> sort_kernels();
 std::span<const KernelEntry> cumulative_kernels();
 std::span<const KernelEntry> fft_kernels();
+std::span<const KernelEntry> fused_kernels();
 std::span<const KernelEntry> random_kernels();
 
 }  // namespace nxl::host

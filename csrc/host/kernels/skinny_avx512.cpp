@@ -12,37 +12,22 @@
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")
 
+// Exported by torch, whose own kernels use them; within 1 ulp.
+extern "C" {
+__m512 Sleef_expf16_u10(__m512);
+__m512 Sleef_tanhf16_u10(__m512);
+__m512 Sleef_erff16_u10(__m512);
+}
+
 namespace nxl::host {
 
 namespace {
 
-struct BFloat16 {
-  uint16_t bits;
-};
-struct Float16 {
-  uint16_t bits;
-};
-
-struct Vector {
-  using Reg = __m512;
-  static constexpr int kWidth = 16;
-  static Reg zero() { return _mm512_setzero_ps(); }
-  static Reg broadcast(float value) { return _mm512_set1_ps(value); }
-  static Reg load(const float* p) { return _mm512_loadu_ps(p); }
-  static Reg load(const BFloat16* p) {
-    const __m256i narrow = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
-  }
-  static Reg load(const Float16* p) { return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p))); }
-  static void store(float* p, Reg value) { _mm512_storeu_ps(p, value); }
-  static Reg fma(Reg a, Reg b, Reg c) { return _mm512_fmadd_ps(a, b, c); }
-  static float sum(Reg value) { return _mm512_reduce_add_ps(value); }
-  static float widen(float value) { return value; }
-  static float widen(BFloat16 value) { return __builtin_bit_cast(float, static_cast<uint32_t>(value.bits) << 16); }
-  static float widen(Float16 value) { return _cvtsh_ss(value.bits); }
-};
-
+// The loops are written over the vector, which comes first.
+// clang-format off
+#include "host/kernels/vector_avx512.h"
 #include "host/kernels/skinny_loops.h"
+// clang-format on
 
 constexpr SkinnyKernels kKernels = {
     {&dot<BFloat16>, &dot<Float16>, &dot<float>}, {&axpy<BFloat16>, &axpy<Float16>, &axpy<float>}, "avx512"};
