@@ -10,6 +10,7 @@
 #include "core/json.h"
 #include "neff/archive.h"
 #include "neff/layout.h"
+#include "neff/seal.h"
 
 namespace nxl::neff {
 namespace {
@@ -62,6 +63,15 @@ void check_digest(const Header& header, std::span<const std::byte> data) {
                                                   "damaged"));
 }
 
+// What no digest of the data covers: the header of a host NEFF, by its uuid.
+void check_seal(const Header& header, std::span<const std::byte> bytes) {
+  RawHeader raw;
+  std::memcpy(&raw, bytes.data(), sizeof(raw));
+  NXL_CHECK(sealed_uuid(raw) == header.uuid, kInvalid,
+            "the uuid in the header is not the one of its other fields; the file is damaged, or another version of "
+            "this package made it: compile again");
+}
+
 std::string_view as_text(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -71,7 +81,7 @@ std::string read_target(const Files& files) {
   const auto entry = files.find("neff.json");
   if (entry == files.end()) {
     NXL_CHECK(files.contains("sg00/def.json"), kInvalid,
-              "not a NEFF: the archive has neither neff.json nor sg00/def.json");
+              "it is no NEFF: the archive has neither neff.json nor sg00/def.json");
     return "chip";
   }
   const Json json = Json::parse(as_text(entry->second));
@@ -104,8 +114,13 @@ Neff Neff::open(std::span<const std::byte> bytes, bool verify_digest) {
     archive = neff.inflated_;
   }
   neff.files_ = read_tar(archive);
-  neff.target_ = read_target(neff.files_);
-  neff.read_variables();
+  try {
+    neff.target_ = read_target(neff.files_);
+    if (verify_digest && neff.target_ == "host") check_seal(neff.header_, bytes);
+    neff.read_variables();
+  } catch (const Error& error) {
+    throw_error(error.kind(), detail::concat("NEFF '", neff.header_.name, "': ", error.what()));
+  }
   return neff;
 }
 

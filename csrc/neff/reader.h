@@ -48,7 +48,8 @@ class NXL_API Neff {
   Neff(Neff&&) noexcept = default;
   Neff& operator=(Neff&&) noexcept = default;
 
-  // Throws Error(kInvalid) naming the field, the value and the limit. verify_digest compares the sha256 of the data.
+  // Throws Error(kInvalid) naming the field, the value and the limit. verify_digest compares the digest of
+  // the data and, for the target host, that of the header. A chip's header is NRT's to judge.
   static Neff open(std::span<const std::byte> bytes, bool verify_digest = true);
 
   const Header& header() const { return header_; }

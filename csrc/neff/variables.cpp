@@ -95,14 +95,13 @@ void Neff::read_variables() {
   const bool host = target_ == "host";
   const auto definition = files_.find(kDefinition);
   if (definition == files_.end()) {
-    NXL_CHECK(!host, kInvalid, "NEFF '", header_.name, "': the archive has no '", kDefinition, "'");
+    NXL_CHECK(!host, kInvalid, "the archive has no '", kDefinition, "'");
     return;
   }
   const Json json = Json::parse({reinterpret_cast<const char*>(definition->second.data()), definition->second.size()});
   const Json* target = json.find("target");
   const bool says_host = target != nullptr && target->as_string("sg00/def.json: target") == "host";
-  NXL_CHECK(says_host == host, kInvalid, "NEFF '", header_.name, "': neff.json and ", kDefinition,
-            " name different targets");
+  NXL_CHECK(says_host == host, kInvalid, "neff.json and ", kDefinition, " name different targets");
   const Json* variables = json.find("var");
   if (variables == nullptr && !host) return;
   const Json::Object& members = json.at("var").as_object("sg00/def.json: var");

@@ -3,6 +3,7 @@
 #include "neff/writer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <span>
@@ -11,6 +12,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "neff/layout.h"
+#include "neff/seal.h"
 
 namespace nxl::neff {
 namespace {
@@ -81,11 +83,12 @@ std::vector<std::byte> with_header(const Contents& contents, const std::vector<s
   raw.num_tpb = 1;
   const Sha256Digest digest = sha256(archive);
   std::copy(digest.begin(), digest.end(), raw.hash);
-  std::copy(contents.uuid.begin(), contents.uuid.end(), raw.uuid);
   set_text(raw.name, contents.name, "name");
   raw.requested_tpb_count = 1;
   raw.tpb_per_node[0] = 1;
   raw.lnc_size = 1;
+  const std::array<uint8_t, 16> uuid = sealed_uuid(raw);
+  std::copy(uuid.begin(), uuid.end(), raw.uuid);
   std::vector<std::byte> out(kHeaderBytes + archive.size());
   std::memcpy(out.data(), &raw, sizeof(raw));
   std::copy(archive.begin(), archive.end(), out.begin() + kHeaderBytes);

@@ -2,9 +2,7 @@
 // NEFF container writer: files and a few header fields to bytes that the reader opens.
 #pragma once
 
-#include <array>
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,14 +12,13 @@
 namespace nxl::neff {
 
 struct Contents {
-  std::string name;           // printable ASCII, at most 255 bytes
-  std::string build_version;  // printable ASCII, at most 127 bytes
-  std::array<uint8_t, 16> uuid{};
+  std::string name;                          // printable ASCII, at most 255 bytes
+  std::string build_version;                 // printable ASCII, at most 127 bytes
   std::map<std::string, std::string> files;  // path (at most 100 bytes) to content
 };
 
-// Header with a true sha256, then a plain ustar archive whose bytes depend on the contents only: no times, no owners.
-// Throws Error(kInvalid) for a name or path that does not fit.
+// Header with a true sha256 and a sealed uuid (neff/seal.h), then a plain ustar archive whose bytes depend on the
+// contents only: no times, no owners. Throws Error(kInvalid) for a name or path that does not fit.
 NXL_API std::vector<std::byte> write(const Contents& contents);
 
 // The archive alone, and a header in front of a ready archive (plain or gzip).

@@ -146,6 +146,23 @@ TEST(NeffReader, FindsEveryFlippedBitOfTheData) {
   }
 }
 
+// Also in reserved bytes and behind the end of a text: the uuid of a host NEFF covers its header.
+TEST(NeffReader, FindsEveryFlippedBitOfAHostHeader) {
+  const std::vector<std::byte> bytes = neff::write(host_contents());
+  for (size_t bit = 0; bit < size_t{8} * neff::kHeaderBytes; ++bit) {
+    std::vector<std::byte> flipped = bytes;
+    flipped[bit / 8] ^= std::byte{static_cast<uint8_t>(1u << (bit % 8))};
+    EXPECT_NE(error_of(flipped), "") << "byte " << bit / 8;
+  }
+}
+
+TEST(NeffReader, LeavesTheReservedBytesOfAChipHeaderToNrt) {
+  std::vector<std::byte> bytes = neff::write(chip_contents());
+  bytes[neff::kHeaderBytes - 1] = std::byte{1};
+  bytes[offsetof(neff::RawHeader, uuid)] ^= std::byte{1};
+  EXPECT_EQ(error_of(bytes), "");
+}
+
 // Without the digest a flip in a file's content is not seen; one in a tar header is, by its checksum.
 TEST(NeffReader, SurvivesEveryFlippedBitAndSeesThoseInTarHeaders) {
   const neff::Contents contents = host_contents();
