@@ -66,6 +66,8 @@ def _no_fallback_in_compiled_regions() -> Iterator[None]:
                 raise AssertionError(f"ran on the CPU inside a compiled region: {[n for n, c in added.items() if c]}")
             return result
 
+        if hasattr(region, "serialize"):  # what PyTorch saves a compiled function with
+            call.serialize = region.serialize  # type: ignore[attr-defined]
         return call
 
     tracing.trace, backend.compile = trace_watched, compile_counted

@@ -62,6 +62,18 @@ class CompilerNotFoundError(CompileError):
     """The compiler for the chosen target is not installed."""
 
 
+class CacheError(NeuronError):
+    """The compile cache could not be written or read: a full disk, a folder that cannot be used, a hung process."""
+
+
+class CacheWaitError(CacheError):
+    """Another process has been compiling the same key for longer than the limit."""
+
+
+class CacheMissError(CompileError):
+    """A graph that is not in the compile cache, where the environment makes that an error."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for the closest of `known`, or an empty string when nothing is close."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

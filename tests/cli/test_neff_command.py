@@ -12,16 +12,17 @@ import torch
 
 from libtorch_neuronx_lite.cli.main import main
 from libtorch_neuronx_lite.compile import backend
+from libtorch_neuronx_lite.compile.entry import Artifact
 from libtorch_neuronx_lite.compile.native_backend import register
 
 
 @pytest.fixture(scope="module")
 def neff(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A graph with two inputs, one of which it updates, and one further output."""
-    built: list[bytes] = []
+    built: list[Artifact] = []
     original = backend.build_executable
 
-    def keep(**keywords: Any) -> bytes:
+    def keep(**keywords: Any) -> Artifact:
         built.append(original(**keywords))
         return built[-1]
 
@@ -37,7 +38,7 @@ def neff(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finally:
         backend.build_executable = original
     path = tmp_path_factory.mktemp("neff") / "step.neff"
-    path.write_bytes(built[0])
+    path.write_bytes(built[0].neff)
     return path
 
 

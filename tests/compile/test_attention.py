@@ -81,10 +81,10 @@ def test_repeated_heads_are_read_as_groups(enabled: bool, dtype: torch.dtype, mo
     texts: list[str] = []
     lower = backend.lower_graph
 
-    def recorded(*args: Any, **kwargs: Any) -> backend.Lowered:
-        lowered = lower(*args, **kwargs)
+    def recorded(*args: Any, **kwargs: Any) -> Any:
+        prepared, lowered = lower(*args, **kwargs)
         texts.append(lowered.stablehlo.text())
-        return lowered
+        return prepared, lowered
 
     monkeypatch.setattr(backend, "lower_graph", recorded)
     args = (_heads(dtype), _heads(dtype, heads=2), _heads(dtype, heads=2), torch.rand(2, 1, 6, 6) > 0.3)

@@ -15,14 +15,16 @@ from .errors import EXIT_FAILED, CommandError
 
 DISTRIBUTION = "libtorch-neuronx-lite"
 _SUBCOMMANDS = {
+    "cache": "the compile cache: list, show, verify, save to a shared folder, prune",
     "demo": "run SmolLM2-135M-Instruct on a neuron core and check it against CPU eager",
     "info": "versions, the runtime chosen and why, cores, memory, compilers, environment variables",
     "neff": "what a NEFF file holds: header, target, inputs, outputs, aliases, size per part",
 }
-_MODULES = {"demo": ".demo.command", "info": ".info", "neff": ".neff"}
+_MODULES = {"cache": ".cache", "demo": ".demo.command", "info": ".info", "neff": ".neff"}
 _EPILOG = """examples:
   neuron-lite demo --prompt "Name three prime numbers."
   neuron-lite info --json
+  neuron-lite cache ls
   neuron-lite neff graph.neff
 
 exit codes: 0 success; 1 the work failed, or the demo's answer diverges from CPU eager; 2 wrong arguments, or

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an inference graph to a callable: passes, StableHLO, key, NEFF, load."""
+"""From an inference graph to a callable: key, cache; on a miss passes, StableHLO, compiler; then load."""
 
 from __future__ import annotations
 
-import re
+import contextlib
+import functools
+import json
+import shlex
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,19 +26,23 @@ from ..fx_passes.prepare import PreparedGraph, prepare
 from ..runtime.execute_context import ExecutionMeta
 from ..runtime.plan import CallPlan, EmptyTensor, Window
 from ..stablehlo.lower import LoweredGraph, lower
-from . import cache, neuronx_cc, platform
+from . import neuronx_cc, platform
+from .entry import COMMAND, EXAMPLE_INPUTS, FX_GRAPH, LOG, MODULE, Artifact, neff_name
+from .key import distribution_version, key_of
+from .miss import explain_miss
 from .options import Options
+from .request import CompileRequest, request_for
+from .schema import create_metadata
+from .store import FAILED, Store, build_uncached, writable_root
 
 _logger = get_logger(__name__)
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A graph on its way to a compiler: what to call, what to compile, and the key of the result."""
+    """A graph on its way to a compiler."""
 
-    prepared: PreparedGraph
     stablehlo: LoweredGraph
-    key: str
     target: str
     compiler_args: tuple[str, ...]
     name: str
@@ -53,20 +61,45 @@ def compile(
     Raises:
         OptionError: an unknown option or target.
         CompileError: naming the node, the user's line and a repro file.
+        CacheError: the compile cache is full, or another process holds the graph for too long.
     """
-    # The runtime's half loads the extension, which a caller who only lowers graphs does without.
-    from ..runtime.compiled_graph import make_callable
-    from ..runtime.executables import load
-
     parsed = Options.parse(options)
     gm, example_inputs = preprocess_and_validate_inputs(gm, example_inputs, options)
-    lowered = lower_graph(gm, options)
-    neff = build_executable(lowered=lowered, workdir=_workdir(parsed, lowered.key))
+    request = request_for(gm, parsed)
+    artifact = build_executable(gm=gm, example_inputs=example_inputs, request=request)
+    device, constants = request.identity.device, request.identity.constants
     with unset_fake_temporarily():
-        index = _device_index(lowered.prepared)
-        executable = load(lowered.key, neff, index)
-        plan = _call_plan(lowered.prepared, torch.device("neuron", index))
-        return make_callable(executable, plan, ExecutionMeta(lowered.key, None, index))
+        run = make_run(artifact, device.index if device is not None else None, constants)
+    if not _is_to_be_saved():
+        return run
+    from .portable_graph import portable
+
+    return portable(artifact, request, run)
+
+
+def make_run(
+    artifact: Artifact, device_index: int | None, constants: Sequence[torch.Tensor]
+) -> Callable[[list[Any]], Any]:
+    """Load a compiled graph on a core, the current one by default, and return what AOTAutograd calls."""
+    # The runtime's half loads the extension, which a caller who only lowers graphs does without.
+    from .. import _C
+    from ..runtime.compiled_graph import make_callable
+    from ..runtime.executables import load
+    from ..runtime.plan_record import from_record
+
+    index = device_index if device_index is not None else int(_C.current_device())
+    executable = load(artifact.key, artifact.neff, index)
+    device = torch.device("neuron", index)
+    plan = from_record(artifact.metadata["call"], [constant.to(device) for constant in constants], device)
+    folder = str(artifact.folder) if artifact.folder is not None else None
+    return make_callable(executable, plan, ExecutionMeta(artifact.key, folder, index))
+
+
+def _is_to_be_saved() -> bool:
+    """Return whether PyTorch is about to put what is compiled now into an artifact of its own."""
+    from torch._functorch import config
+
+    return bool(config.bundled_autograd_cache and config.force_autograd_cache)
 
 
 def preprocess_and_validate_inputs(
@@ -112,76 +145,182 @@ def meta_to_neuron(inputs: Sequence[Any]) -> list[Any]:
     return [FakeTensor(mode, value, device) if is_meta(value) else value for value in inputs]
 
 
-def lower_graph(gm: fx.GraphModule, options: Mapping[str, Any] | None = None) -> Lowered:
-    """Run the passes on the graph, in place, lower it to StableHLO and name its key."""
-    parsed = Options.parse(options)
-    target = platform.resolve_target(parsed.compiler_args)
-    args = tuple(platform.without_target(parsed.compiler_args))
-    name = re.sub(r"\W", "_", parsed.model_name)
+def build_executable(*, gm: fx.GraphModule, example_inputs: Sequence[Any], request: CompileRequest) -> Artifact:
+    """Return the compiled graph: from the compile cache, or lowered and compiled by the target's compiler.
+
+    Raises:
+        CompileError: the compiler refused the graph, failed, or is not installed; or the graph is in no cache where the
+            environment makes that an error.
+        CacheError: see `store.Store.obtain`.
+    """
+    from ..runtime.plan_record import from_record
+
+    def check(artifact: Artifact) -> None:
+        from_record(artifact.metadata.get("call"), request.identity.constants, torch.device("cpu"))
+
+    def build(folder: Path) -> dict[str, Any]:
+        return build_entry(folder, gm=gm, example_inputs=example_inputs, request=request)
+
     started = time.perf_counter()
-    prepared = prepare(gm)
-    passes_done = time.perf_counter()
-    stablehlo = lower(prepared.gm, prepared.input_aliases(), name=name, repro_dir=_workdir(parsed, "failed"))
-    done = time.perf_counter()
-    key = cache.graph_key(stablehlo.digest, target=target, compiler_args=args, label=parsed.model_name)
+    store = Store.from_environment(request.options.compiler_workdir, check)
+    if envs.NEURON_LIBTORCH_DISABLE_COMPILE_CACHE:
+        artifact = build_uncached(request.key, build)
+    else:
+        about = functools.partial(explain_miss, store.root, request.parts)
+        artifact = store.obtain(request.key, build, name=request.name, about=about)
     _logger.info(
-        "graph %s (%s): %d nodes, passes %.2f s, StableHLO %.2f s",
-        name, key, len(prepared.gm.graph.nodes), passes_done - started, done - passes_done,
+        "graph %s (%s): NEFF of %d bytes in %.2f s",
+        request.name, request.key, len(artifact.neff), time.perf_counter() - started,
     )  # fmt: skip
-    return Lowered(prepared, stablehlo, key, target, args, name)
+    return artifact
 
 
-def build_executable(*, lowered: Lowered, workdir: Path) -> bytes:
-    """Return the NEFF of a lowered graph: from this process's cache, or from the target's compiler.
+def build_entry(
+    folder: Path, *, gm: fx.GraphModule, example_inputs: Sequence[Any], request: CompileRequest
+) -> dict[str, Any]:
+    """Lower and compile a graph, write all files of its entry but metadata and marker, and return the metadata."""
+    from ..runtime.plan_record import PlanError
+
+    (folder / FX_GRAPH).write_text(f"{gm.graph}\n", encoding="utf-8")
+    (folder / EXAMPLE_INPUTS).write_text(_describe_inputs(gm, example_inputs), encoding="utf-8")
+    prepared, lowered = lower_graph(gm, request)
+    try:
+        metadata = _metadata(prepared, lowered, request)
+    except PlanError as error:
+        raise CompileError(f"graph '{request.name}': {error}") from error
+    failed = _failed_folder(request.options.compiler_workdir)
+    if lowered.target == platform.HOST:
+        _compile_for_host(lowered, folder, request.key, failed)
+    else:
+        _compile_for_chip(lowered, folder, request.key, failed)
+    return metadata
+
+
+def rebuild(module: bytes, metadata: dict[str, Any], parts: dict[str, Any], name: str) -> Artifact:
+    """Compile a graph that was lowered earlier once more, under the target, arguments and versions of `parts`.
+
+    The result is kept nowhere: a graph that is lowered now may be another one than this.
+
+    Args:
+        module: the StableHLO.
+        metadata: of its earlier executable; how it is called does not change.
+        parts: of the key.
+        name: of the graph.
 
     Raises:
         CompileError: the compiler refused the graph, failed, or is not installed.
     """
-    neff = cache.get(lowered.key)
-    if neff is not None:
-        return neff
+    key = key_of(parts)
+
+    def build(folder: Path) -> dict[str, Any]:
+        stablehlo = LoweredGraph(module, metadata["stablehlo_digest"], metadata["operations"])
+        compile_module = _compile_for_host if parts["target"] == platform.HOST else _compile_for_chip
+        lowered = Lowered(stablehlo, parts["target"], tuple(parts["args"]), name)
+        compile_module(lowered, folder, key, _failed_folder(None))
+        return {**metadata, "cache_key": key, "key_parts": parts}
+
+    return build_uncached(key, build)
+
+
+def lower_graph(gm: fx.GraphModule, request: CompileRequest) -> tuple[PreparedGraph, Lowered]:
+    """Run the passes on the graph, in place, and lower it to StableHLO."""
     started = time.perf_counter()
-    if lowered.target == platform.HOST:
-        neff = _compile_for_host(lowered, workdir)
-    else:
-        text = lowered.stablehlo.text()
-        neff = neuronx_cc.compile_neff(
-            text, workdir, name=lowered.key, target=lowered.target, args=lowered.compiler_args
-        )
-    _logger.info("graph %s: NEFF of %d bytes in %.2f s", lowered.name, len(neff), time.perf_counter() - started)
-    cache.put(lowered.key, neff)
-    return neff
+    prepared = prepare(gm)
+    passes_done = time.perf_counter()
+    failed = _failed_folder(request.options.compiler_workdir)
+    stablehlo = lower(prepared.gm, prepared.input_aliases(), name=request.name, repro_dir=failed)
+    done = time.perf_counter()
+    _logger.info(
+        "graph %s (%s): %d nodes, passes %.2f s, StableHLO %.2f s",
+        request.name, request.key, len(prepared.gm.graph.nodes), passes_done - started, done - passes_done,
+    )  # fmt: skip
+    return prepared, Lowered(stablehlo, request.target, request.compiler_args, request.name)
 
 
-def _compile_for_host(lowered: Lowered, workdir: Path) -> bytes:
+def _compile_for_host(lowered: Lowered, folder: Path, key: str, failed: Path) -> None:
+    """Write the graph and its NEFF for the target `host`, with the command that makes it again."""
     limit: float = envs.NEURON_LIBTORCH_COMPILATION_TIMEOUT
-    params = {"name": lowered.name, "compiler": cache.versions()["libtorch-neuronx-lite"]}
+    neff = neff_name(key)
+    line = ["python", "-m", "libtorch_neuronx_lite.hostcc", "compile", MODULE, "--framework", "XLA", "--target", "host"]
+    line += ["--output", neff, "--logfile", LOG, "--name", lowered.name]
+    (folder / MODULE).write_bytes(lowered.stablehlo.bytecode)
+    (folder / COMMAND).write_text(shlex.join([*line, *lowered.compiler_args]) + "\n", encoding="utf-8")
+    started = time.perf_counter()
     try:
         result = worker.run(
             "hostcc.compiler:compile",
             {"module": lowered.stablehlo.bytecode},
-            params,
+            {"name": lowered.name, "compiler": distribution_version()},
             timeout=limit,
             name=lowered.name,
-            repro_dir=workdir,
+            repro_dir=failed,
         )
     except (worker.JobError, worker.WorkerError) as error:
         failure = CompileError(f"hostcc does not compile the graph '{lowered.name}': {error}")
         raise failure from error
-    return result.blobs["neff"]
+    (folder / neff).write_bytes(result.blobs["neff"])
+    (folder / LOG).write_text(
+        f"hostcc in {time.perf_counter() - started:.2f} s: {json.dumps(result.info)}\n", encoding="utf-8"
+    )
 
 
-def _workdir(options: Options, leaf: str) -> Path:
-    root = options.compiler_workdir or Path(envs.get_neuron_compile_cache_dir())
-    return root / leaf
+def _compile_for_chip(lowered: Lowered, folder: Path, key: str, failed: Path) -> None:
+    """Write the graph as text and its NEFF for a chip; what a failure leaves goes to `failed/<name>-<key>/`."""
+    try:
+        neuronx_cc.compile_neff(
+            lowered.stablehlo.text(),
+            folder,
+            neff=neff_name(key),
+            name=lowered.name,
+            target=lowered.target,
+            args=lowered.compiler_args,
+        )
+    except CompileError as error:
+        kept = failed / f"{lowered.name[:64]}-{key}"
+        with contextlib.suppress(OSError):
+            shutil.copytree(folder, kept, dirs_exist_ok=True, symlinks=True)
+            if error.repro is not None:
+                error.attach_repro(kept / error.repro.name)
+        raise
 
 
-def _device_index(prepared: PreparedGraph) -> int:
-    if prepared.device is not None and prepared.device.index is not None:
-        return prepared.device.index
-    from .. import _C
+def _failed_folder(workdir: Path | None) -> Path:
+    """Return the folder for what shows a failure again; one that can be written."""
+    root = workdir or Path(envs.get_neuron_compile_cache_dir())
+    return writable_root(root) / FAILED
 
-    return int(_C.current_device())
+
+def _describe_inputs(gm: fx.GraphModule, inputs: Sequence[Any]) -> str:
+    """Return a line for each input: name, dtype, shape, strides, device type; or the value of what is no tensor."""
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    lines = [
+        f"{name} {value.dtype} {list(value.shape)} {list(value.stride())} {value.device.type}"
+        if isinstance(value, torch.Tensor)
+        else f"{name} {value!r}"
+        for name, value in zip(names, inputs, strict=True)
+    ]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _metadata(prepared: PreparedGraph, lowered: Lowered, request: CompileRequest) -> dict[str, Any]:
+    from ..runtime.plan_record import to_record
+
+    plan = _call_plan(prepared, torch.device("neuron", 0))
+    metadata = create_metadata(
+        cache_key=request.key,
+        output_count=len(plan.results),
+        unused_input_indices=sorted(set(range(plan.argument_count)) - set(plan.arguments)),
+        has_rng_seed_parameter=plan.has_rng_seed,
+        io_map=prepared.input_aliases(),
+    )
+    return {
+        **metadata,
+        "name": request.name,
+        "key_parts": request.parts,
+        "stablehlo_digest": lowered.stablehlo.digest,
+        "operations": lowered.stablehlo.operations,
+        "call": to_record(plan),
+    }
 
 
 def _call_plan(prepared: PreparedGraph, device: torch.device) -> CallPlan:
@@ -199,7 +338,7 @@ def _call_plan(prepared: PreparedGraph, device: torch.device) -> CallPlan:
         arguments=prepared.arguments,
         results=results.plan,
         has_rng_seed=prepared.has_rng_seed,
-        constants=[constant.to(device) for constant in prepared.constants],
+        constants=prepared.constants,
         cpu_arguments=sorted(prepared.cpu_arguments),
         written_arguments=sorted(results.aliases.values()),
         values=results.values,

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from .. import envs
 from .._errors import OptionError, nearest
+from .._log import get_logger
 
 if TYPE_CHECKING:
     from torch import fx
+
+_logger = get_logger(__name__)
+_warned: set[str] = set()
 
 BACKEND_NAME = "neuron_native_lite"
 
@@ -25,11 +29,24 @@ def register() -> str:
         OptionError: VLLM_NEURON_BACKEND names a route that does not exist or is not offered.
     """
     check_route(envs.VLLM_NEURON_BACKEND)
+    _warn_of_unknown_variables()
     from torch._dynamo.backends.registry import _BACKENDS, register_backend
 
+    from ..device import dynamo_interface
+
+    dynamo_interface.register()
     if BACKEND_NAME not in _BACKENDS:
         register_backend(neuron_native_lite, name=BACKEND_NAME)
     return BACKEND_NAME
+
+
+def _warn_of_unknown_variables() -> None:
+    """Say once for each NEURON_LIBTORCH_* variable that nothing reads that it is set in vain."""
+    for name, close in envs.unknown_variables().items():
+        if name not in _warned:
+            _warned.add(name)
+            hint = f" Did you mean {close}?" if close is not None else ""
+            _logger.warning("the environment variable %s is set, and nothing reads it.%s", name, hint)
 
 
 def check_route(route: str) -> None:

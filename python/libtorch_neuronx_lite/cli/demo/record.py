@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from libtorch_neuronx_lite.compile import backend
+from libtorch_neuronx_lite.compile.entry import Artifact
 
 
 @dataclass
@@ -33,10 +34,10 @@ class CompileRecord:
                 self.graphs += 1
                 self.after_aot_seconds += time.perf_counter() - started
 
-        def measured_build(**keywords: Any) -> bytes:
-            neff = build_executable(**keywords)
-            self.neff_bytes += len(neff)
-            return neff
+        def measured_build(**keywords: Any) -> Artifact:
+            artifact = build_executable(**keywords)
+            self.neff_bytes += len(artifact.neff)
+            return artifact
 
         backend.compile, backend.build_executable = timed_compile, measured_build
         try:
