@@ -22,7 +22,7 @@ std::chrono::milliseconds execution_timeout() {
               kInvalid, "NEURON_LIBTORCH_EXECUTION_TIMEOUT=", word, " must be a number of seconds above 0 and at most ",
               kMostSeconds);
   }
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000) + 1);
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(seconds));
 }
 
 }  // namespace nxl::loader
