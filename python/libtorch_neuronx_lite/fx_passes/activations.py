@@ -7,28 +7,12 @@ import math
 
 import torch
 
-
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
-def absolute(x: torch.Tensor) -> torch.Tensor:
-    """Decompose `aten.abs` of integers, which torch-mlir lowers for floats only."""
-    if x.dtype.is_floating_point or x.dtype.is_complex:
-        return NotImplemented  # type: ignore[no-any-return]
-    return x.clone() if not x.dtype.is_signed else torch.where(x < 0, -x, x)
-
-
-def reciprocal(x: torch.Tensor) -> torch.Tensor:
-    """Decompose `aten.reciprocal` of integers, which torch-mlir lowers for floats only."""
-    if x.dtype.is_floating_point or x.dtype.is_complex:
-        return NotImplemented  # type: ignore[no-any-return]
-    return torch.reciprocal(x.to(torch.get_default_dtype()))
+from .widening import widen
 
 
 def gelu(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
     """Decompose `aten.gelu`: exact with erf, or the tanh form."""
-    wide = _wide(x)
+    wide = widen(x)
     if approximate == "tanh":
         inner = math.sqrt(2.0 / math.pi) * (wide + 0.044715 * (wide * wide * wide))
         return (0.5 * wide * (1.0 + torch.tanh(inner))).to(x.dtype)
@@ -37,18 +21,18 @@ def gelu(x: torch.Tensor, *, approximate: str = "none") -> torch.Tensor:
 
 def silu(x: torch.Tensor) -> torch.Tensor:
     """Decompose `aten.silu`."""
-    wide = _wide(x)
+    wide = widen(x)
     return (wide * torch.sigmoid(wide)).to(x.dtype)
 
 
 def mish(x: torch.Tensor) -> torch.Tensor:
     """Decompose `aten.mish`."""
-    wide = _wide(x)
+    wide = widen(x)
     return (wide * torch.tanh(torch.nn.functional.softplus(wide))).to(x.dtype)
 
 
 def softplus(x: torch.Tensor, beta: float = 1, threshold: float = 20) -> torch.Tensor:
     """Decompose `aten.softplus`."""
-    wide = _wide(x)
+    wide = widen(x)
     scaled = wide * beta
     return torch.where(scaled > threshold, wide, torch.log1p(torch.exp(scaled)) / beta).to(x.dtype)

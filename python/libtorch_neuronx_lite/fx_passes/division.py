@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from .widening import widen
+
 aten = torch.ops.aten
 Operand = torch.Tensor | float
 
@@ -22,10 +24,6 @@ def _operands(a: Operand, b: Operand) -> tuple[torch.Tensor, torch.Tensor, torch
     return tensor(a), tensor(b), dtype
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
 def divide(a: Operand, b: Operand, *, rounding_mode: str | None) -> torch.Tensor:
     """Decompose `aten.div.Tensor_mode` and `aten.div.Scalar_mode`."""
     if rounding_mode is None:
@@ -39,7 +37,7 @@ def divide(a: Operand, b: Operand, *, rounding_mode: str | None) -> torch.Tensor
             return NotImplemented if a is x and b is y else aten.div.Tensor_mode(x, y, rounding_mode="trunc")
         quotient = aten.div.Tensor_mode(x, y, rounding_mode="trunc")
         return quotient - _crosses(torch.fmod(x, y), y).to(dtype)  # type: ignore[no-any-return]
-    x, y = _wide(x), _wide(y)
+    x, y = widen(x), widen(y)
     if rounding_mode == "trunc":
         return torch.trunc(x / y).to(dtype)
     return _floor_float(x, y).to(dtype)
@@ -71,6 +69,6 @@ def remainder(a: Operand, b: Operand) -> torch.Tensor:
     x, y, dtype = _operands(a, b)
     if dtype == torch.bool:
         return NotImplemented  # type: ignore[no-any-return]
-    x, y = _wide(x), _wide(y)
+    x, y = widen(x), widen(y)
     rest = torch.fmod(x, y)
     return torch.where(_crosses(rest, y), rest + y, rest).to(dtype)

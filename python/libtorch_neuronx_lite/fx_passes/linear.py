@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from .widening import widen
+
 
 def _combine(base: torch.Tensor, product: torch.Tensor, beta: float, alpha: float) -> torch.Tensor:
     if alpha != 1:
@@ -18,9 +20,8 @@ def _combine(base: torch.Tensor, product: torch.Tensor, beta: float, alpha: floa
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     # The sum with the bias is taken before the one rounding, so the product stays f32.
-    narrow = a.dtype in (torch.bfloat16, torch.float16)
     matmul = torch.bmm if a.dim() == 3 else torch.mm
-    return matmul(a.float(), b.float()) if narrow else matmul(a, b)
+    return matmul(widen(a), widen(b))
 
 
 def addmm(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:

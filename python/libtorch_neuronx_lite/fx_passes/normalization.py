@@ -8,9 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-
-def _compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+from .widening import compute_dtype
 
 
 def _dims(dim: int | Sequence[int] | None, rank: int) -> list[int]:
@@ -32,7 +30,7 @@ def mean(
     if out.is_complex or not out.is_floating_point:
         return NotImplemented  # type: ignore[no-any-return]
     dims = _dims(dim, x.dim())
-    total = torch.sum(x.to(_compute_dtype(out)), dims, keepdim) if x.dim() else x.to(_compute_dtype(out))
+    total = torch.sum(x.to(compute_dtype(out)), dims, keepdim) if x.dim() else x.to(compute_dtype(out))
     return (total / _count(x, dims)).to(out)
 
 
@@ -46,7 +44,7 @@ def _moments(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     dims = _dims(dim, x.dim())
     count = _count(x, dims)
-    wide = x.to(_compute_dtype(x.dtype))
+    wide = x.to(compute_dtype(x.dtype))
     average = torch.sum(wide, dims, True) / count if x.dim() else wide
     centred = wide - average
     squares = torch.sum(centred * centred, dims, keepdim) if x.dim() else centred * centred
@@ -109,7 +107,7 @@ def rms_norm(
     x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None, eps: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Decompose `aten._fused_rms_norm`; the second result is the reciprocal root mean square."""
-    compute = _compute_dtype(x.dtype)
+    compute = compute_dtype(x.dtype)
     dims = list(range(x.dim() - len(normalized_shape), x.dim()))
     wide = x.to(compute)
     squares = torch.sum(wide * wide, dims, True) / _count(x, dims)
@@ -153,7 +151,7 @@ def batch_norm_inference(
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Decompose `aten._native_batch_norm_legit_no_training`."""
-    compute = _compute_dtype(x.dtype)
+    compute = compute_dtype(x.dtype)
     shape = [1, -1] + [1] * (x.dim() - 2)
     scale = torch.rsqrt(running_var.to(compute) + eps)
     if weight is not None:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from .editing import Editor, fake_mode_of, fake_value
+from .widening import NARROW
 
 aten = torch.ops.aten
 
@@ -44,7 +45,6 @@ _OF_ITSELF: dict[Any, bool] = {
     aten.eq.Tensor: True, aten.le.Tensor: True, aten.ge.Tensor: True, aten.ne.Tensor: False,
 }  # fmt: skip
 _ADDITIVE = (aten.add.Tensor, aten.sub.Tensor)
-_NARROW = (torch.bfloat16, torch.float16)
 # Numbers for which torch-mlir has a shorter form.
 _POWERS = (0.5, 2, 3)
 
@@ -78,7 +78,7 @@ def make_operands(gm: fx.GraphModule) -> None:
                 continue
             dtype = result.dtype
             numbers = list(node.args[:2])
-            if dtype in _NARROW:
+            if dtype in NARROW:
                 if arithmetic in _ADDITIVE:
                     # Eager rounds the number and alpha to the narrow dtype, then adds in f32 and rounds once.
                     numbers = [_rounded(arg, dtype) for arg in numbers]

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import torch
 
+from .widening import widen
+
 
 def _shift(x: torch.Tensor, dim: int, by: int, fill: float | int | bool) -> torch.Tensor:
     """Move elements towards higher indices and fill the start."""
@@ -16,14 +18,10 @@ def _shift(x: torch.Tensor, dim: int, by: int, fill: float | int | bool) -> torc
     return torch.cat((start, x.narrow(dim, 0, x.shape[dim] - by)), dim)
 
 
-def _wide(x: torch.Tensor) -> torch.Tensor:
-    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-
-
 def cumprod(x: torch.Tensor, dim: int, *, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Decompose `aten.cumprod`. Products associate in pairs, so floats may differ from eager in the last bits."""
     out = dtype or (x.dtype if x.dtype.is_floating_point or x.dtype.is_complex else torch.int64)
-    y = _wide(x.to(out))
+    y = widen(x.to(out))
     if x.dim() == 0:
         return y.to(out)
     step = 1
