@@ -25,7 +25,7 @@ using ops::GraphResult;
 using ops::LoadedGraph;
 using ops::TensorSpec;
 
-std::shared_ptr<LoadedGraph> load(const py::buffer& neff, int64_t device_index) {
+std::shared_ptr<LoadedGraph> load(const py::buffer& neff, int64_t device_index, uint32_t rank, uint32_t world_size) {
   const py::buffer_info info = neff.request();
   TORCH_CHECK_VALUE(info.ndim <= 1 && (info.ndim == 0 || info.strides[0] == info.itemsize),
                     "neff: expected contiguous bytes");
@@ -34,7 +34,7 @@ std::shared_ptr<LoadedGraph> load(const py::buffer& neff, int64_t device_index) 
   const py::gil_scoped_release released;
   return std::make_shared<LoadedGraph>(
       std::span(static_cast<const std::byte*>(info.ptr), static_cast<size_t>(info.size * info.itemsize)),
-      static_cast<c10::DeviceIndex>(device_index));
+      static_cast<c10::DeviceIndex>(device_index), rank, world_size);
 }
 
 GraphResult result_from(const std::pair<std::string, int64_t>& entry) {
@@ -112,7 +112,8 @@ void bind_executable(py::module_& m) {
             .format(spec.name, dtype_object(spec), py::tuple(py::cast(spec.shape)), spec.bytes, alias_object(spec));
       });
   py::class_<LoadedGraph, std::shared_ptr<LoadedGraph>>(m, "Executable")
-      .def_static("load", &load, py::arg("neff"), py::arg("device_index"))
+      .def_static("load", &load, py::arg("neff"), py::arg("device_index"), py::arg("rank") = 0,
+                  py::arg("world_size") = 1)
       .def_property_readonly("inputs", [](const LoadedGraph& graph) { return graph.inputs(); })
       .def_property_readonly("outputs", [](const LoadedGraph& graph) { return graph.outputs(); })
       .def_property_readonly("core", [](const LoadedGraph& graph) { return static_cast<int>(graph.device()); })

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exported functions: executions, queued copies, sequences, completion and errors.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -181,6 +182,18 @@ NXL_HOST_EXPORT NRT_STATUS nrta_error_tracker_get_list(nrta_error_tracker_t* tra
     const auto& errors = Runtime::instance().error_trackers.get(tracker, "error tracker")->fetch();
     *list = errors.data();
     *count = errors.size();
+    return NRT_SUCCESS;
+  });
+}
+
+NXL_HOST_EXPORT NRT_STATUS nrt_host_error_text(nrta_error_tracker_t* tracker, nrta_seq_t seq, char* text, size_t size) {
+  return at_edge(Call::nrt_host_error_text, [&] {
+    require(text);
+    if (size == 0) refuse(NRT_INVALID, "there is no room for the text");
+    const std::string found = Runtime::instance().error_trackers.get(tracker, "error tracker")->message(seq);
+    const size_t length = std::min(found.size(), size - 1);
+    std::memcpy(text, found.data(), length);
+    text[length] = '\0';
     return NRT_SUCCESS;
   });
 }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <optional>
 #include <set>
 
 #include "core/dtype.h"
@@ -14,13 +15,14 @@ namespace {
 
 constexpr const char* kModel = "model";
 
-NRT_STATUS load(const void* neff, size_t size, int32_t vnc, int32_t vnc_count, nrt_model_t** model) {
+NRT_STATUS load(const void* neff, size_t size, int32_t vnc, int32_t vnc_count, std::optional<Place> place,
+                nrt_model_t** model) {
   if (neff == nullptr || model == nullptr) refuse(NRT_INVALID, "the NEFF or the result is null");
   if (vnc_count != -1 && vnc_count != 1)
     refuse(NRT_INVALID, "vnc_count is ", vnc_count, "; a model takes one core: -1");
   Runtime& runtime = Runtime::instance();
   const std::span bytes(static_cast<const std::byte*>(neff), size);
-  *model = runtime.models.insert(std::make_shared<Model>(bytes, runtime.core(vnc)));
+  *model = runtime.models.insert(std::make_shared<Model>(bytes, runtime.core(vnc), place));
   return NRT_SUCCESS;
 }
 
@@ -105,7 +107,7 @@ nrt_tensor_info_array_t* describe(const Program& program) {
 
 NXL_HOST_EXPORT NRT_STATUS nrt_load(const void* neff, size_t size, int32_t vnc, int32_t vnc_count,
                                     nrt_model_t** model) {
-  return at_edge(Call::nrt_load, [&] { return load(neff, size, vnc, vnc_count, model); });
+  return at_edge(Call::nrt_load, [&] { return load(neff, size, vnc, vnc_count, std::nullopt, model); });
 }
 
 NXL_HOST_EXPORT NRT_STATUS nrt_load_collectives(const void* neff, size_t size, int32_t vnc, int32_t vnc_count,
@@ -115,7 +117,7 @@ NXL_HOST_EXPORT NRT_STATUS nrt_load_collectives(const void* neff, size_t size, i
     if (ctx_device_id >= ctx_device_count) {
       refuse(NRT_INVALID, "device id ", ctx_device_id, " is outside a context of ", ctx_device_count, " devices");
     }
-    return load(neff, size, vnc, vnc_count, model);
+    return load(neff, size, vnc, vnc_count, Place{ctx_device_id, ctx_device_count}, model);
   });
 }
 

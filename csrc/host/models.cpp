@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "host/collectives/collective.h"
 #include "host/faults.h"
 #include "host/refusal.h"
 
@@ -17,7 +18,8 @@ constexpr uint64_t kSmallBytes = 64 << 10;
 constexpr size_t kSmallSteps = 8;
 
 bool is_small_program(const Program& program) {
-  if (program.steps.size() > kSmallSteps) return false;
+  // What waits for other ranks never runs on the caller's thread.
+  if (program.steps.size() > kSmallSteps || replicas_of(program) != 0) return false;
   uint64_t bytes = 0;
   for (const Buffer& buffer : program.buffers) bytes += std::min(buffer.bytes, kSmallBytes);
   return bytes < kSmallBytes;
@@ -82,9 +84,22 @@ void check_aliasing(const Model& model, const Binding& inputs, const Binding& ou
   }
 }
 
+std::shared_ptr<World> world_for(const std::string& name, uint32_t replicas, std::optional<Place> place) {
+  if (!place && replicas > 1) {
+    refuse(NRT_INVALID, "NEFF '", name, "' has collectives of ", replicas,
+           " ranks: load it with nrt_load_collectives, which says which rank this is");
+  }
+  const Place known = place.value_or(Place{});
+  if (known.count != replicas) {
+    refuse(NRT_INVALID, "NEFF '", name, "' was compiled for ", replicas, " ranks and is loaded by rank ", known.rank,
+           " of ", known.count, "; compile it again in the world that runs it");
+  }
+  return Worlds::instance().get(known.rank, known.count);
+}
+
 }  // namespace
 
-Model::Model(std::span<const std::byte> bytes, std::shared_ptr<Core> core)
+Model::Model(std::span<const std::byte> bytes, std::shared_ptr<Core> core, std::optional<Place> place)
     : id_(next_model_id.fetch_add(1)), core_(std::move(core)) {
   {
     const neff::Neff neff = neff::Neff::open(bytes);
@@ -95,9 +110,11 @@ Model::Model(std::span<const std::byte> bytes, std::shared_ptr<Core> core)
     }
     program_ = Program::from_neff(neff);
   }
+  std::shared_ptr<World> world;
+  if (const uint32_t replicas = replicas_of(program_)) world = world_for(name_, replicas, place);
   constants_ = core_->memory()->reserve(program_.constants.size());
   arena_ = core_->memory()->allocate(program_.arena_bytes);
-  prepared_ = PreparedProgram::prepare(program_, {arena_->address(), program_.arena_bytes});
+  prepared_ = PreparedProgram::prepare(program_, {arena_->address(), program_.arena_bytes}, world);
   small_ = is_small_program(program_);
   core_->model_loaded();
 }

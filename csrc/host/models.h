@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,11 +19,18 @@
 
 namespace nxl::host {
 
+// One of the ranks that execute a NEFF with collectives together.
+struct Place {
+  uint32_t rank = 0;
+  uint32_t count = 1;
+};
+
 class Model {
  public:
   // Throws for a broken NEFF, one for another target, an operation without a kernel, or no room on the core. The bytes
-  // are not needed afterwards.
-  Model(std::span<const std::byte> neff, std::shared_ptr<Core> core);
+  // are not needed afterwards. `place` is the caller's among the ranks of its collectives, which connect at the first
+  // execution.
+  Model(std::span<const std::byte> neff, std::shared_ptr<Core> core, std::optional<Place> place = std::nullopt);
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;

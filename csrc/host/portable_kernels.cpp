@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a build without torch: copy, and add and multiply in f32. They let the runtime around them be tested
-// under the sanitizers, which torch's libraries do not support; a wheel never contains this file.
+// The kernels of a build without torch: copy, add and multiply in f32, and the collectives. They let the runtime around
+// them be tested under the sanitizers, which torch's libraries do not support; a wheel never contains this file.
 #include <array>
 #include <cstring>
 #include <functional>
+#include <memory>
+#include <vector>
 
 #include "core/error.h"
+#include "host/collectives/collective.h"
 #include "host/kernels/prepared_program.h"
 
 namespace nxl::host {
@@ -13,12 +16,26 @@ namespace {
 
 class PortableProgram : public PreparedProgram {
  public:
-  PortableProgram(const Program& program, std::span<std::byte> arena) : program_(program), arena_(arena) {
-    for (size_t i = 0; i < program.steps.size(); ++i) check(program.steps[i], i);
+  PortableProgram(const Program& program, std::span<std::byte> arena, const std::shared_ptr<World>& world)
+      : program_(program), arena_(arena) {
+    for (size_t i = 0; i < program.steps.size(); ++i) {
+      const bool waits = is_collective(program.steps[i].op);
+      collectives_.push_back(waits ? std::make_unique<Collective>(program, i, world) : nullptr);
+      if (!waits) check(program.steps[i], i);
+    }
   }
 
   Status run(std::span<void* const> inputs, std::span<void* const> outputs, int) override {
-    for (const Step& step : program_.steps) run_step(step, inputs, outputs);
+    for (size_t i = 0; i < program_.steps.size(); ++i) {
+      const Step& step = program_.steps[i];
+      if (!collectives_[i]) {
+        run_step(step, inputs, outputs);
+        continue;
+      }
+      // Its operands are dense in every program that hostcc makes.
+      collectives_[i]->run(address(program_.values[step.inputs[0]], inputs, outputs),
+                           address(program_.values[step.outputs[0]], inputs, outputs));
+    }
     return Status::ok();
   }
 
@@ -96,12 +113,14 @@ class PortableProgram : public PreparedProgram {
 
   const Program& program_;
   const std::span<std::byte> arena_;
+  std::vector<std::unique_ptr<Collective>> collectives_;  // one for each step, null for another kind of step
 };
 
 }  // namespace
 
-std::unique_ptr<PreparedProgram> PreparedProgram::prepare(const Program& program, std::span<std::byte> arena) {
-  return std::make_unique<PortableProgram>(program, arena);
+std::unique_ptr<PreparedProgram> PreparedProgram::prepare(const Program& program, std::span<std::byte> arena,
+                                                          const std::shared_ptr<World>& world) {
+  return std::make_unique<PortableProgram>(program, arena, world);
 }
 
 std::vector<std::string> kernel_names() { return {"add", "copy", "multiply"}; }

@@ -143,7 +143,8 @@ void Queue::run(Item& item, int threads) {
     log_parts(LogLevel::kError, "core ", options_.core, ": ",
               nrt_get_status_as_str(static_cast<NRT_STATUS>(status.code)), ": ", status.message);
     if (item.tracker) {
-      item.tracker->add(Sequence{item.unit, options_.core, item.number}.encode(), static_cast<NRT_STATUS>(status.code));
+      item.tracker->add(Sequence{item.unit, options_.core, item.number}.encode(), static_cast<NRT_STATUS>(status.code),
+                        status.message);
     }
   }
   item.tracker.reset();

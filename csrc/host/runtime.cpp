@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "host/collectives/world.h"
 #include "host/environment.h"
 #include "host/log.h"
 #include "host/refusal.h"
@@ -30,6 +31,7 @@ void in_child_of_fork() {
   current.store(State::kLostInFork);
   if (CoreClaims* claims = claims_to_drop_in_child.load()) claims->close_descriptors();
   close_in_forked_child();
+  close_sockets_in_child();
 }
 
 }  // namespace
@@ -80,6 +82,7 @@ void Runtime::initialize() {
 
 void Runtime::open_cores() {
   read_log_level();
+  Worlds::instance().open(CollectiveOptions::from_environment());
   claims_ = CoreClaims::take(CoreSelection::from_environment());
   claims_to_drop_in_child = claims_.get();
   const std::vector<int>& ids = claims_->ids();
@@ -109,8 +112,12 @@ void Runtime::close() noexcept {
     return;
   }
   SendRecv::shut_down();
+  // A collective that waits for other ranks would outlast the patience with the cores.
+  Worlds::instance().abort();
+  const bool quiet = stop_cores(kClosePatience);
+  Worlds::instance().close();
   // A core that still runs something stays claimed: its CPUs and memory are not free.
-  if (stop_cores(kClosePatience) && claims_) claims_->close_descriptors();
+  if (quiet && claims_) claims_->close_descriptors();
 }
 
 bool Runtime::stop_cores(std::chrono::milliseconds patience) noexcept {

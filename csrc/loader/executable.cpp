@@ -327,14 +327,14 @@ void check_target(const neff::Neff& neff, const nrt::Runtime& runtime) {
 
 }  // namespace
 
-std::shared_ptr<Executable> Executable::load(std::span<const std::byte> bytes, int core) {
+std::shared_ptr<Executable> Executable::load(std::span<const std::byte> bytes, int core, nrt::Place place) {
   std::shared_ptr<nrt::Runtime> runtime = nrt::Runtime::get();
   runtime->check_core(core);
   const neff::Neff neff = neff::Neff::open(bytes);
   check_target(neff, *runtime);
   OrderedQueue& queue = OrderedQueue::of(core);
   const std::string name = neff.header().name.empty() ? "unnamed" : neff.header().name;
-  nrt::Model model = nrt::Model::load(runtime, bytes, core, name);
+  nrt::Model model = nrt::Model::load(runtime, bytes, core, name, place);
   Signature signature = Signature::of(neff, model);
   return std::make_shared<LoadedExecutable>(std::move(runtime), queue, core, name, std::move(model),
                                             std::move(signature));

@@ -11,6 +11,7 @@
 #include "core/api.h"
 #include "core/status.h"
 #include "neff/reader.h"
+#include "nrt/model.h"
 #include "nrt/runtime.h"
 
 namespace nxl::loader {
@@ -18,8 +19,9 @@ namespace nxl::loader {
 class NXL_API Executable {
  public:
   // Throws kInvalid for a broken NEFF or one built for the other runtime (a sentence that says which), or with NRT's
-  // status. The bytes are not needed after load returns.
-  static std::shared_ptr<Executable> load(std::span<const std::byte> neff, int core);
+  // status. The bytes are not needed after load returns. `place` counts where the NEFF has collectives: the ranks meet
+  // at its first run.
+  static std::shared_ptr<Executable> load(std::span<const std::byte> neff, int core, nrt::Place place = {});
 
   virtual ~Executable() = default;
   virtual int core() const = 0;

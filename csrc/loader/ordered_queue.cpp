@@ -169,14 +169,14 @@ void OrderedQueue::collect_errors() {
     for (const InFlight& work : in_flight_) {
       if (work.sequence == error.seq_id) label = work.label.get();
     }
-    fail(static_cast<int>(error.error_code), label != nullptr ? *label : "earlier work");
+    fail(static_cast<int>(error.error_code), label != nullptr ? *label : "earlier work", tracker_.reason(error.seq_id));
   }
 }
 
-void OrderedQueue::fail(int code, const std::string& label) {
+void OrderedQueue::fail(int code, const std::string& label, const std::string& reason) {
   if (!first_error_.is_ok()) return;
   first_error_ = {code, detail::concat("neuron:", core_, ": ", label, " failed with ", runtime_->status_name(code),
-                                       " (", code, ")")};
+                                       " (", code, ")", reason.empty() ? "" : ": ", reason)};
 }
 
 Status OrderedQueue::closed_status() const {

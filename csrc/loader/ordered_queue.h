@@ -59,7 +59,7 @@ class OrderedQueue final : public CoreQueue {
   void collect(Finished& finished);
   bool completed_by_nrt(nrta_seq_t sequence);
   void collect_errors();
-  void fail(int code, const std::string& label);
+  void fail(int code, const std::string& label, const std::string& reason = {});
   bool refresh() noexcept;
   void close() noexcept;
   Status closed_status() const;

@@ -40,4 +40,13 @@ std::span<const nrta_error_t> ErrorTracker::list() const noexcept {
   return {errors, count};
 }
 
+std::string ErrorTracker::reason(nrta_seq_t sequence) const {
+  char text[1024] = {};
+  if (handle_ == nullptr || runtime_->api().nrt_host_error_text == nullptr ||
+      runtime_->api().nrt_host_error_text(handle_, sequence, text, sizeof(text)) != NRT_SUCCESS) {
+    return {};
+  }
+  return text;
+}
+
 }  // namespace nxl::nrt

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 
 #include "nrt/runtime.h"
 
@@ -23,6 +24,8 @@ class NXL_API ErrorTracker {
   // The tracker's list, valid until the next call; one thread at a time. Whether NRT empties it on reading is not
   // stated, so a caller must tell old entries from new ones by their sequence. Empty when NRT cannot give it.
   std::span<const nrta_error_t> list() const noexcept;
+  // Why the work of this sequence failed; empty on a runtime that tells no more than the status.
+  std::string reason(nrta_seq_t sequence) const;
 
  private:
   std::shared_ptr<Runtime> runtime_;

@@ -23,11 +23,18 @@ Model& Model::operator=(Model&& other) noexcept {
 
 Model::~Model() { unload(); }
 
-Model Model::load(std::shared_ptr<Runtime> runtime, std::span<const std::byte> neff, int core,
-                  const std::string& name) {
+Model Model::load(std::shared_ptr<Runtime> runtime, std::span<const std::byte> neff, int core, const std::string& name,
+                  Place place) {
   runtime->check_core(core);
+  const Api& api = runtime->api();
+  const bool collectives = place.count > 1;
+  NXL_CHECK(!collectives || api.nrt_load_collectives != nullptr, kUnsupported, "the executable '", name,
+            "' joins collectives of ", place.count, " ranks and ", runtime->choice().library,
+            " has no nrt_load_collectives; update the Neuron runtime");
   Model model;
-  const int status = runtime->api().nrt_load(neff.data(), neff.size(), core, -1 /* vnc_count */, &model.handle_);
+  const int status = collectives ? api.nrt_load_collectives(neff.data(), neff.size(), core, -1 /* vnc_count */,
+                                                            place.rank, place.count, &model.handle_)
+                                 : api.nrt_load(neff.data(), neff.size(), core, -1 /* vnc_count */, &model.handle_);
   if (status == NRT_RESOURCE || status == NRT_FAIL_HOST_MEM_ALLOC) {
     const auto [used, limit] = runtime->memory(core);
     throw_error(ErrorKind::kOutOfMemory,
@@ -35,7 +42,8 @@ Model Model::load(std::shared_ptr<Runtime> runtime, std::span<const std::byte> n
                                " bytes of ", limit, " are in use (", runtime->status_name(status), ")"),
                 status);
   }
-  NXL_NRT_CHECK(status, "nrt_load", detail::concat("executable '", name, "' on core ", core));
+  NXL_NRT_CHECK(status, collectives ? "nrt_load_collectives" : "nrt_load",
+                detail::concat("executable '", name, "' on core ", core));
   model.runtime_ = std::move(runtime);
   return model;
 }

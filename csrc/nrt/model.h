@@ -21,6 +21,12 @@ struct ModelTensor {
   std::vector<int64_t> shape;
 };
 
+// One of the ranks that execute a NEFF with collectives together.
+struct Place {
+  uint32_t rank = 0;
+  uint32_t count = 1;
+};
+
 class NXL_API Model {
  public:
   Model() = default;
@@ -28,9 +34,10 @@ class NXL_API Model {
   Model& operator=(Model&& other) noexcept;
   ~Model();
 
-  // nrt_load. The bytes are not needed afterwards. Throws kOutOfMemory when the core is full. `name` is for errors.
+  // nrt_load, or nrt_load_collectives for a rank of several. The bytes are not needed afterwards. Throws kOutOfMemory
+  // when the core is full, kUnsupported when the runtime has no collectives. `name` is for errors.
   static Model load(std::shared_ptr<Runtime> runtime, std::span<const std::byte> neff, int core,
-                    const std::string& name);
+                    const std::string& name, Place place);
 
   explicit operator bool() const { return handle_ != nullptr; }
   nrt_model_t* get() const { return handle_; }

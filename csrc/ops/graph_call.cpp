@@ -61,9 +61,9 @@ at::Tensor empty_on(c10::DeviceIndex device, const TensorSpec& spec) {
 
 }  // namespace
 
-LoadedGraph::LoadedGraph(std::span<const std::byte> neff, c10::DeviceIndex device)
+LoadedGraph::LoadedGraph(std::span<const std::byte> neff, c10::DeviceIndex device, uint32_t rank, uint32_t world_size)
     : device_(nxl::device::resolve_device(device)) {
-  executable_ = nxl::device::at_torch_edge([&] { return loader::Executable::load(neff, device_); });
+  executable_ = nxl::device::at_torch_edge([&] { return loader::Executable::load(neff, device_, {rank, world_size}); });
   inputs_ = specs_of(executable_->inputs());
   outputs_ = specs_of(executable_->outputs());
 }

@@ -30,7 +30,8 @@ struct TensorSpec {
 class __attribute__((visibility("default"))) LoadedGraph {
  public:
   // Throws c10 exceptions for a broken NEFF, one for the other runtime, a bad device index, and out of memory.
-  LoadedGraph(std::span<const std::byte> neff, c10::DeviceIndex device);
+  // `rank` of `world_size` says who this is in the NEFF's collectives, if it has any.
+  LoadedGraph(std::span<const std::byte> neff, c10::DeviceIndex device, uint32_t rank, uint32_t world_size);
 
   loader::Executable& executable() { return *executable_; }
   c10::DeviceIndex device() const { return device_; }

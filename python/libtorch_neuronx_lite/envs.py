@@ -128,6 +128,15 @@ _DECLARED = (
     Variable("NEURON_LIBTORCH_HOST_MEMORY_LIMIT_MB", _count(1), None, "Memory of one host core, in MB."),
     Variable("NEURON_LIBTORCH_HOST_THREADS_PER_CORE", _count(1), None, "CPU threads of one host core."),
     Variable("NEURON_LIBTORCH_HOST_INLINE", _flag, True, "Small programs may run on the thread of their caller."),
+    Variable(
+        "NEURON_LIBTORCH_HOST_COLLECTIVES_TIMEOUT", _count(1), 300, "Seconds that a collective waits for other ranks."
+    ),
+    Variable(
+        "NEURON_LIBTORCH_HOST_COLLECTIVES_TRANSPORT",
+        _choice("auto", "shm", "tcp"),
+        "auto",
+        "How the ranks of a collective reach each other: shared memory where all are on one host, else TCP.",
+    ),
     Variable("NEURON_LIBTORCH_HOST_CLAIM_DIR", str, None, "Folder of the files that claim host cores."),
     Variable("NEURON_LIBTORCH_HOST_FAULTS", str, None, "Faults for the host runtime to inject, for tests."),
     Variable("NEURON_LIBTORCH_HOST_SENDRECV_BIND", str, None, "Address at which host cores take send/receive by TCP."),

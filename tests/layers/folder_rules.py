@@ -42,6 +42,7 @@ PYTHON_RULES: dict[str, PythonRule] = {
     "stablehlo": _rule(_BASE + " worker fx_passes", "torch torch_mlir"),
     "hostcc": _rule(_BASE + " worker", "torch_mlir numpy", _IMPORTERS),
     "runtime": _rule(_BASE + " _C device", "torch"),
+    "distributed": _rule(_BASE + " _C", "torch"),
     "compile": _rule(_BASE + " _C device worker fx_passes stablehlo hostcc runtime", "torch"),
     "kv": _rule(_BASE + " _C device", "torch numpy"),
     "_register": _rule(_BASE + " _C _compat device", "torch"),

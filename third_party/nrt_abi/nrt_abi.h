@@ -196,6 +196,10 @@ NRT_STATUS nrt_async_drain_queued_execs(int32_t vnc);
 /* libnrt_host.so only: why the work of a sequence in this tracker failed, as text, cut to size; empty when unknown. */
 NRT_STATUS nrt_host_error_text(nrta_error_tracker_t* tracker, nrta_seq_t seq, char* text, size_t size);
 
+/* Collectives: the ranks meet at NEURON_RT_ROOT_COMM_ID. Both block until all g_device_count of them have come. */
+NRT_STATUS nrt_build_global_comm(int32_t vnc, uint32_t g_device_id, uint32_t g_device_count);
+NRT_STATUS nrt_barrier(int32_t vnc, uint32_t g_device_id, uint32_t g_device_count);
+
 /* Tensors. vnc is -1 for host placement. */
 NRT_STATUS nrt_tensor_allocate(nrt_tensor_placement_t placement, int vnc, size_t size, const char* name,
                                nrt_tensor_t** tensor);

@@ -19,6 +19,8 @@
 #include <unordered_map>
 
 #include "core/checked.h"
+#include "host/collectives/collective.h"
+#include "host/kernels/collectives.h"
 #include "host/kernels/dtype_map.h"
 #include "host/kernels/registry.h"
 
@@ -126,13 +128,18 @@ void rebind(const std::vector<Binding>& bindings, std::span<void* const> address
 
 class BoundProgram final : public PreparedProgram {
  public:
-  BoundProgram(const Program& program, std::span<std::byte> arena) : program_(program) {
+  BoundProgram(const Program& program, std::span<std::byte> arena, const std::shared_ptr<World>& world)
+      : program_(program) {
     const FreshThreadState fresh;
     c10::InferenceMode inference;
     bind(arena);
     kernels_.reserve(program.steps.size());
     for (size_t number = 0; number < program.steps.size(); ++number) {
       StepContext context(program, values_, number);
+      if (is_collective(context.op())) {
+        kernels_.push_back(prepare_collective(context, std::make_shared<Collective>(program, number, world)));
+        continue;
+      }
       const auto found = registry().find(program.steps[number].op);
       if (found == registry().end())
         context.unsupported("this runtime has no such op; rebuild the NEFF or update the runtime");
@@ -160,6 +167,8 @@ class BoundProgram final : public PreparedProgram {
     size_t number = 0;
     try {
       for (const size_t count = kernels_.size(); number < count; ++number) kernels_[number]();
+    } catch (const Error& error) {
+      return failure(number, error.what(), error.nrt_status());
     } catch (const std::exception& error) {
       return failure(number, reason_of(error));
     } catch (...) {
@@ -169,8 +178,8 @@ class BoundProgram final : public PreparedProgram {
   }
 
  private:
-  Status failure(size_t number, const char* reason) const {
-    return {NRT_EXEC_COMPLETED_WITH_ERR,
+  Status failure(size_t number, const char* reason, int code = 0) const {
+    return {code != 0 ? code : NRT_EXEC_COMPLETED_WITH_ERR,
             nxl::detail::concat("step ", number, " (", program_.steps[number].op, ") failed: ", reason)};
   }
 
@@ -231,9 +240,10 @@ class BoundProgram final : public PreparedProgram {
 
 }  // namespace
 
-std::unique_ptr<PreparedProgram> PreparedProgram::prepare(const Program& program, std::span<std::byte> arena) {
+std::unique_ptr<PreparedProgram> PreparedProgram::prepare(const Program& program, std::span<std::byte> arena,
+                                                          const std::shared_ptr<World>& world) {
   try {
-    return std::make_unique<BoundProgram>(program, arena);
+    return std::make_unique<BoundProgram>(program, arena, world);
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {  // ATen's own checks: a shape whose element count overflows, no memory
@@ -244,6 +254,7 @@ std::unique_ptr<PreparedProgram> PreparedProgram::prepare(const Program& program
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const auto& [name, prepare] : registry()) names.emplace_back(name);
+  for (const std::string_view name : collective_names()) names.emplace_back(name);
   std::sort(names.begin(), names.end());
   return names;
 }

@@ -13,11 +13,15 @@
 
 namespace nxl::host {
 
+class World;
+
 class PreparedProgram {
  public:
   // Throws Error(kUnsupported) for an unknown op (names it and the step), Error(kInvalid) for operands that do not fit
   // the op's rules. `program` must outlive the result. `arena` has program.arena_bytes bytes, 64-byte aligned.
-  static std::unique_ptr<PreparedProgram> prepare(const Program& program, std::span<std::byte> arena);
+  // `world` is what collectives join; null for a program without them.
+  static std::unique_ptr<PreparedProgram> prepare(const Program& program, std::span<std::byte> arena,
+                                                  const std::shared_ptr<World>& world = nullptr);
 
   virtual ~PreparedProgram() = default;
 

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 from .. import envs, worker
 from .._errors import CompileError
 from .._log import get_logger
+from ..fx_passes.collectives import World, world_of
 from ..fx_passes.prepare import PreparedGraph, prepare
 from ..runtime.execute_context import ExecutionMeta
 from ..runtime.plan import CallPlan, EmptyTensor, Window
@@ -66,11 +67,12 @@ def compile(
     parsed = Options.parse(options)
     gm, example_inputs = preprocess_and_validate_inputs(gm, example_inputs, options)
     request = request_for(gm, parsed)
+    world = world_of(gm)
     artifact = build_executable(gm=gm, example_inputs=example_inputs, request=request)
     device, constants = request.identity.device, request.identity.constants
     with unset_fake_temporarily():
-        run = make_run(artifact, device.index if device is not None else None, constants)
-    if not _is_to_be_saved():
+        run = make_run(artifact, device.index if device is not None else None, constants, world)
+    if world is not None or not _is_to_be_saved():
         return run
     from .portable_graph import portable
 
@@ -78,7 +80,7 @@ def compile(
 
 
 def make_run(
-    artifact: Artifact, device_index: int | None, constants: Sequence[torch.Tensor]
+    artifact: Artifact, device_index: int | None, constants: Sequence[torch.Tensor], world: World | None = None
 ) -> Callable[[list[Any]], Any]:
     """Load a compiled graph on a core, the current one by default, and return what AOTAutograd calls."""
     # The runtime's half loads the extension, which a caller who only lowers graphs does without.
@@ -88,7 +90,8 @@ def make_run(
     from ..runtime.plan_record import from_record
 
     index = device_index if device_index is not None else int(_C.current_device())
-    executable = load(artifact.key, artifact.neff, index)
+    world = world or World(0, 1)
+    executable = load(artifact.key, artifact.neff, index, world.rank, world.size)
     device = torch.device("neuron", index)
     plan = from_record(artifact.metadata["call"], [constant.to(device) for constant in constants], device)
     folder = str(artifact.folder) if artifact.folder is not None else None
@@ -227,8 +230,13 @@ def lower_graph(gm: fx.GraphModule, request: CompileRequest) -> tuple[PreparedGr
     started = time.perf_counter()
     prepared = prepare(gm)
     passes_done = time.perf_counter()
-    failed = _failed_folder(request.options.compiler_workdir)
-    stablehlo = lower(prepared.gm, prepared.input_aliases(), name=request.name, repro_dir=failed)
+    stablehlo = lower(
+        prepared.gm,
+        prepared.input_aliases(),
+        name=request.name,
+        repro_dir=_failed_folder(request.options.compiler_workdir),
+        replicas=prepared.world.size if prepared.world is not None else 0,
+    )
     done = time.perf_counter()
     _logger.info(
         "graph %s (%s): %d nodes, passes %.2f s, StableHLO %.2f s",

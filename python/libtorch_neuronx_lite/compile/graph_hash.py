@@ -20,6 +20,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from .._errors import CompileError
+from ..fx_passes.collectives import replica_groups
 from ..fx_passes.constants import LITERAL_BYTES, argument_tensors
 from ..fx_passes.device import graph_device
 from ..fx_passes.results import alias_info
@@ -193,7 +194,7 @@ def _flat(value: Any) -> Sequence[Any]:
 
 
 def _groups(group: Any) -> str:
-    """Return the ranks of a process group and the world's size: a group's name is a counter of its process."""
+    """Return the groups of the world that do what this one does: a group's name is a counter of its process."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
@@ -201,7 +202,8 @@ def _groups(group: Any) -> str:
         group = cast(Any, distributed_c10d)._resolve_process_group(group)
     if not isinstance(group, dist.ProcessGroup):
         return repr(group)  # known only when it runs: lowering refuses it
-    return f"ranks {dist.get_process_group_ranks(group)} of {dist.get_world_size()}"
+    world = dist.get_world_size()
+    return f"groups {replica_groups(dist.get_process_group_ranks(group), world)} of {world}"
 
 
 def _python_kernels(overload: torch._ops.OpOverload) -> str:

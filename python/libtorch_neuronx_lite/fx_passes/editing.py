@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -41,6 +42,15 @@ class Editor:
         values, keyword_values = pytree.tree_map_only(fx.Node, fake_value, (args, kwargs))
         with self._mode:
             value = target(*values, **keyword_values)
+        return self._insert(target, args, kwargs, value)
+
+    def node(self, target: Callable[..., Any], args: tuple[Any, ...], like: Any) -> fx.Node:
+        """Insert `target(*args)` without running it; its value is a new fake tensor like `like`."""
+        with self._mode:
+            value = torch.empty_like(like, memory_format=torch.contiguous_format)
+        return self._insert(target, args, {}, value)
+
+    def _insert(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> fx.Node:
         with self._graph.inserting_before(self._before):
             node = self._graph.call_function(target, args, kwargs)
         self._describe(node, value)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from .collectives import World, take_collectives
 from .constants import take_constants
 from .device import drop_devices, graph_device
 from .dtype_check import check_dtypes
@@ -36,6 +37,7 @@ class PreparedGraph:
         cpu_arguments: indices of arguments that live on the CPU and are moved at call time.
         results: how results are made; its `aliases` and `plan` speak of argument indices.
         has_rng_seed: the last input is the seed, i64[2] = (seed, offset).
+        world: the processes that its collectives join; None without collectives.
     """
 
     gm: fx.GraphModule
@@ -46,6 +48,7 @@ class PreparedGraph:
     cpu_arguments: set[int]
     results: Results
     has_rng_seed: bool
+    world: World | None = None
 
     def input_aliases(self) -> dict[int, int]:
         """Return the io_map: output index -> input index of the executable."""
@@ -65,6 +68,7 @@ def prepare(gm: fx.GraphModule) -> PreparedGraph:
     argument_count = sum(node.op == "placeholder" for node in gm.graph.nodes)
     returned = next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
     infos = alias_info(len(returned) if isinstance(returned, (list, tuple)) else 1, argument_count)
+    world = take_collectives(gm)
     check_dtypes(gm)
     device = graph_device(gm)
     results = plan_results(gm, take_mutations(gm), infos)
@@ -93,4 +97,5 @@ def prepare(gm: fx.GraphModule) -> PreparedGraph:
         cpu_arguments={i for i in cpu_arguments if i < argument_count},
         results=results,
         has_rng_seed=has_rng_seed,
+        world=world,
     )

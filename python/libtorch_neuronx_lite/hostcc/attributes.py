@@ -28,6 +28,11 @@ def _boolean(attribute: ir.Attribute) -> bool:
     return bool(ir.BoolAttr(attribute).value)
 
 
+def _replica_groups(attribute: ir.Attribute) -> list[list[int]]:
+    kind = ir.ShapedType(ir.DenseElementsAttr(attribute).type)
+    return np.broadcast_to(np.array(attribute), kind.shape).tolist()  # type: ignore[no-any-return]
+
+
 def _pairs(attribute: ir.Attribute) -> list[list[int]]:
     return [[int(low), int(high)] for low, high in np.array(attribute)]
 
@@ -92,10 +97,12 @@ def _convolution(attribute: ir.Attribute) -> dict[str, Any]:
 
 
 _READERS: dict[str, Callable[[ir.Attribute], Any]] = {
+    "all_gather_dim": _integer,
     "base_dilations": _integers,
     "batch_group_count": _integer,
     "broadcast_dimensions": _integers,
     "call_target_name": _string,
+    "concat_dimension": _integer,
     "compare_type": lambda attribute: _stablehlo.ComparisonTypeAttr(attribute).value,
     "comparison_direction": lambda attribute: _stablehlo.ComparisonDirectionAttr(attribute).value,
     "dimension": _integer,
@@ -117,10 +124,14 @@ _READERS: dict[str, Callable[[ir.Attribute], Any]] = {
     "mantissa_bits": _integer,
     "padding": _pairs,
     "permutation": _integers,
+    "replica_groups": _replica_groups,
     "rhs_dilation": _integers,
     "rng_algorithm": lambda attribute: _stablehlo.RngAlgorithmAttr(attribute).value,
+    "scatter_dimension": _integer,
     "scatter_dimension_numbers": _scatter,
     "slice_sizes": _integers,
+    "split_count": _integer,
+    "split_dimension": _integer,
     "start_indices": _integers,
     "strides": _integers,
     "window_dilations": _integers,

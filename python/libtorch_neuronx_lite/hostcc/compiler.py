@@ -11,7 +11,13 @@ from torch_mlir import ir
 from torch_mlir._mlir_libs import _stablehlo
 
 # Importing the tables registers their handlers.
-from libtorch_neuronx_lite.hostcc import lower_compute, lower_dot, lower_layout, program
+from libtorch_neuronx_lite.hostcc import (
+    lower_collectives,
+    lower_compute,
+    lower_dot,
+    lower_layout,
+    program,
+)
 from libtorch_neuronx_lite.hostcc.lowering import HANDLERS, Lowering
 from libtorch_neuronx_lite.hostcc.neff import write_neff
 from libtorch_neuronx_lite.hostcc.planner import plan
@@ -25,7 +31,14 @@ from libtorch_neuronx_lite.hostcc.reader import (
 )
 from libtorch_neuronx_lite.hostcc.simplify import simplify
 
-__all__ = ["compile", "compile_module", "lower_compute", "lower_dot", "lower_layout"]
+__all__ = [
+    "compile",
+    "compile_module",
+    "lower_collectives",
+    "lower_compute",
+    "lower_dot",
+    "lower_layout",
+]
 
 
 def compile(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, bytes], dict[str, Any]]:

@@ -59,6 +59,7 @@ class Graph:
     """A function in single-assignment form. `constants` holds arrays in storage form (see `dtypes`)."""
 
     name: str
+    replicas: int = 1  # processes that its collectives join
     types: list[TensorType] = field(default_factory=list)
     inputs: list[int] = field(default_factory=list)
     outputs: list[int] = field(default_factory=list)

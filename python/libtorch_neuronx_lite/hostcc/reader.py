@@ -99,18 +99,20 @@ def legalize_chlo(module: ir.Module) -> None:
 def read_graph(module: ir.Module, name: str) -> Graph:
     """Turn the module's main function into a `Graph`; raise JobError for what has no static form."""
     try:
-        return _Reader(name).read(_main_function(module))
+        return _Reader(name, module).read(_main_function(module))
     except JobError as error:
         if error.kind != "dynamic-shape":
             raise
     with module.context:  # rare, so it costs nothing where shapes are static already
         _run(module, "stablehlo-refine-shapes,func.func(stablehlo-canonicalize-dynamism),canonicalize")
-    return _Reader(name).read(_main_function(module))
+    return _Reader(name, module).read(_main_function(module))
 
 
 class _Reader:
-    def __init__(self, name: str) -> None:
-        self._graph = Graph(name)
+    def __init__(self, name: str, module: ir.Module) -> None:
+        attributes = module.operation.attributes
+        replicas = ir.IntegerAttr(attributes["mhlo.num_replicas"]).value if "mhlo.num_replicas" in attributes else 1
+        self._graph = Graph(name, replicas)
         self._values: dict[ir.Value, int] = {}
         self._types: dict[ir.Type, TensorType] = {}
 

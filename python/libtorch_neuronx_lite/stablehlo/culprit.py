@@ -68,9 +68,8 @@ def _dies(node: fx.Node) -> bool:
     graph.output((copied,))
     try:
         module = import_graph(fx.GraphModule({}, graph))
-        worker.run(
-            "stablehlo.pipeline:lower", {"torch": module}, {"aliases": [], "name": "one"}, timeout=_ONE, name="one"
-        )
+        params = {"aliases": [], "name": "one", "replicas": 0}
+        worker.run("stablehlo.pipeline:lower", {"torch": module}, params, timeout=_ONE, name="one")
     except worker.WorkerError:
         return True
     except Exception:  # any other failure is not the one that is looked for

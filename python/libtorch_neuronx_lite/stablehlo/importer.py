@@ -69,6 +69,8 @@ def _refuse_opaque_operators(gm: fx.GraphModule, module: Any) -> None:
     for op in module.body.operations[0].regions[0].blocks[0].operations:
         if op.operation.name == "torch.operator":
             name = ir.StringAttr(op.operation.attributes["name"]).value.removeprefix("torch.")
+            if name.startswith("_c10d_functional."):  # `collectives` replaces them
+                continue
             raise unsupported(gm, name, "torch-mlir has no such operator")
 
 

@@ -42,7 +42,9 @@ class LoweredGraph:
             return str(ir.Module.parse(self.bytecode))
 
 
-def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: Path) -> LoweredGraph:
+def lower(
+    gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: Path, replicas: int = 0
+) -> LoweredGraph:
     """Lower a prepared graph to StableHLO, function `main`.
 
     Args:
@@ -50,6 +52,7 @@ def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: 
         aliases: output index -> input index whose memory it is; marked as `tf.aliasing_output` on the argument.
         name: the graph's name, for messages.
         repro_dir: folder for the file that shows a failure again.
+        replicas: how many processes the graph's collectives join; 0 without collectives.
 
     Raises:
         UnsupportedOperatorError: with the operator, the user's line and the repro file.
@@ -60,7 +63,11 @@ def lower(gm: fx.GraphModule, aliases: dict[int, int], *, name: str, repro_dir: 
     except CompileError as error:
         error.attach_repro(write_graph(gm, name, repro_dir))
         raise
-    params = {"aliases": [[output, source] for output, source in sorted(aliases.items())], "name": name}
+    params = {
+        "aliases": [[output, source] for output, source in sorted(aliases.items())],
+        "name": name,
+        "replicas": replicas,
+    }
     try:
         result = worker.run(
             "stablehlo.pipeline:lower", {"torch": module}, params, timeout=TIMEOUT, name=name, repro_dir=repro_dir

@@ -15,6 +15,8 @@ from torch_mlir.passmanager import PassManager
 
 from ..worker.errors import JobError
 from .cleanup import clean, find_f64, find_foreign
+from .collectives import lower_collectives
+from .literals import widen_uniform_uint8
 
 _TO_TORCH_BACKEND = (
     "builtin.module(func.func(torch-match-quantized-custom-ops),"
@@ -29,7 +31,8 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
 
     Args:
         blobs: `torch`: a module in the torch dialect with one function, `main`.
-        params: `aliases`: list of [output index, input index]; `name`: the module's symbol.
+        params: `aliases`: list of [output index, input index]; `name`: the module's symbol; `replicas`: how many
+            processes its collectives join, 0 without collectives.
 
     Returns:
         `stablehlo`: a module of StableHLO, CHLO and func operations; argument i of `main` carries
@@ -42,7 +45,9 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
     _stablehlo.register_stablehlo_passes()
     with context, ir.Location.unknown():
         module = ir.Module.parse(blobs["torch"])
+        lower_collectives(module)
         _run(context, module, _TO_TORCH_BACKEND)
+        widen_uniform_uint8(module)
         _run(context, module, _TO_STABLEHLO)
         clean(module)
         _run(context, module, _SIMPLIFY)
@@ -62,6 +67,9 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
                 op=foreign.name, location=str(foreign.location),
             )  # fmt: skip
         _mark_aliases(module, params["aliases"])
+        if params["replicas"]:
+            i32 = ir.IntegerType.get_signless(32)
+            module.operation.attributes["mhlo.num_replicas"] = ir.IntegerAttr.get(i32, params["replicas"])
         module.operation.attributes["sym_name"] = ir.StringAttr.get(params["name"])
         module.operation.verify()
         digest = hashlib.sha256(str(module).encode()).hexdigest()

@@ -93,7 +93,7 @@ TEST_F(HandlesTest, SetsNameTensors) {
 
 TEST_F(HandlesTest, ModelsListTheirTensors) {
   const auto neff = make_neff("add", {{{"input0", 4}}, {{"output0", 8}}, {}});
-  nrt::Model model = nrt::Model::load(runtime_, neff, 0, "add");
+  nrt::Model model = nrt::Model::load(runtime_, neff, 0, "add", {});
   const std::vector<nrt::ModelTensor> tensors = model.tensors();
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(tensors[0].name, "output0");
