@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // RFC 1321 MD5.
 #include <bit>
-#include <cstring>
 
 #include "core/digest.h"
+#include "core/digest_blocks.h"
 
 namespace nxl {
 namespace {
-
-constexpr size_t kBlock = 64;
 
 // floor(2^32 * |sin(i + 1)|), and the shift of each round of four.
 constexpr uint32_t kSine[64] = {
@@ -25,7 +23,7 @@ constexpr int kShift[4][4] = {{7, 12, 17, 22}, {5, 9, 14, 20}, {4, 11, 16, 23}, 
 using State = std::array<uint32_t, 4>;
 
 void compress(State& state, const uint8_t* data, size_t blocks) {
-  for (; blocks != 0; --blocks, data += kBlock) {
+  for (; blocks != 0; --blocks, data += kDigestBlock) {
     auto [a, b, c, d] = state;
     for (uint32_t i = 0; i < 64; ++i) {
       uint32_t mix = 0, word = 0;
@@ -55,17 +53,7 @@ void compress(State& state, const uint8_t* data, size_t blocks) {
 
 Md5Digest md5(std::span<const std::byte> data) {
   State state = {0x67452301, 0xefcdab89, 0x98badcfe, 0x10325476};
-  const auto* bytes = reinterpret_cast<const uint8_t*>(data.data());
-  const size_t whole = data.size() / kBlock;
-  const size_t rest = data.size() % kBlock;
-  compress(state, bytes, whole);
-  uint8_t tail[2 * kBlock] = {};
-  if (rest != 0) std::memcpy(tail, bytes + whole * kBlock, rest);
-  tail[rest] = 0x80;
-  const size_t tail_blocks = rest < kBlock - 8 ? 1 : 2;
-  const uint64_t bits = uint64_t{data.size()} * 8;
-  for (int i = 0; i < 8; ++i) tail[tail_blocks * kBlock - 8 + i] = static_cast<uint8_t>(bits >> (8 * i));
-  compress(state, tail, tail_blocks);
+  digest_blocks(state, data, &compress, std::endian::little);
   Md5Digest out;
   for (size_t i = 0; i < out.size(); ++i) out[i] = static_cast<uint8_t>(state[i / 4] >> (8 * (i % 4)));
   return out;

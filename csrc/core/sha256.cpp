@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // FIPS 180-4 SHA-256: a portable compression function and one on the x86 SHA instructions, chosen once at run time.
 #include <bit>
-#include <cstring>
 
 #include "core/digest.h"
+#include "core/digest_blocks.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 namespace nxl {
 namespace {
-
-constexpr size_t kBlock = 64;
 
 alignas(16) constexpr uint32_t kRound[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -35,7 +33,7 @@ void store_big(uint8_t* p, uint32_t v) {
 }
 
 void compress_portable(State& state, const uint8_t* data, size_t blocks) {
-  for (; blocks != 0; --blocks, data += kBlock) {
+  for (; blocks != 0; --blocks, data += kDigestBlock) {
     uint32_t w[64];
     for (int i = 0; i < 16; ++i) w[i] = load_big(data + 4 * i);
     for (int i = 16; i < 64; ++i) {
@@ -66,7 +64,7 @@ __attribute__((target("sha,sse4.1,ssse3"))) void compress_sha_ni(State& state, c
   high = _mm_shuffle_epi32(high, 0x1B);
   __m128i abef = _mm_alignr_epi8(low, high, 8);
   __m128i cdgh = _mm_blend_epi16(high, low, 0xF0);
-  for (; blocks != 0; --blocks, data += kBlock) {
+  for (; blocks != 0; --blocks, data += kDigestBlock) {
     const __m128i abef_before = abef;
     const __m128i cdgh_before = cdgh;
     __m128i w[4];
@@ -111,18 +109,7 @@ Compress best_compress() {
 
 Sha256Digest digest(std::span<const std::byte> data, Compress compress) {
   State state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  const auto* bytes = reinterpret_cast<const uint8_t*>(data.data());
-  const size_t whole = data.size() / kBlock;
-  const size_t rest = data.size() % kBlock;
-  compress(state, bytes, whole);
-  uint8_t tail[2 * kBlock] = {};
-  if (rest != 0) std::memcpy(tail, bytes + whole * kBlock, rest);
-  tail[rest] = 0x80;
-  const size_t tail_blocks = rest < kBlock - 8 ? 1 : 2;
-  const uint64_t bits = uint64_t{data.size()} * 8;
-  store_big(tail + tail_blocks * kBlock - 8, static_cast<uint32_t>(bits >> 32));
-  store_big(tail + tail_blocks * kBlock - 4, static_cast<uint32_t>(bits));
-  compress(state, tail, tail_blocks);
+  digest_blocks(state, data, compress, std::endian::big);
   Sha256Digest out;
   for (size_t i = 0; i < state.size(); ++i) store_big(out.data() + 4 * i, state[i]);
   return out;
