@@ -45,6 +45,7 @@ PinnedAllocator& pinned_allocator() {
 
 at::DataPtr PinnedAllocator::allocate(size_t bytes) {
   if (bytes == 0) return {nullptr, at::kCPU};
+  if (in_bad_fork()) at_torch_edge([] { runtime(); });  // throws: a lock may be held for ever in this child
   TORCH_CHECK_WITH(OutOfMemoryError, bytes <= SIZE_MAX / 4, "cannot pin ", bytes, " bytes");
   const size_t size = size_class_bytes(bytes);
   PinnedBuffer* buffer = nullptr;
@@ -127,6 +128,7 @@ void PinnedAllocator::reset_peak_stats() {
 }
 
 bool PinnedAllocator::owns(const void* pointer) const noexcept {
+  if (in_bad_fork()) return false;  // nothing is registered with a device there, and the lock may be held for ever
   const auto* byte = static_cast<const std::byte*>(pointer);
   const std::shared_lock lock(table_mutex_);
   auto it = by_address_.upper_bound(byte);

@@ -49,7 +49,7 @@ class PinnedAllocator final : public at::HostAllocator {
   void reset_accumulated_stats() override;
   void reset_peak_stats() override;
 
-  // Called by Tensor.is_pinned for every CPU pointer; must be quick when nothing is pinned.
+  // Called by Tensor.is_pinned for every CPU pointer; must be quick when nothing is pinned. False in a forked child.
   bool owns(const void* pointer) const noexcept;
 
  private:

@@ -19,18 +19,21 @@ def test_a_forked_child_is_told(fresh_python: FreshPython) -> None:
             said = [str(torch.neuron._is_in_bad_fork())]
             for use in (lambda: torch.zeros(1).to("neuron"), lambda: torch.empty(1, device="neuron"),
                         lambda: tensor.cpu(), lambda: torch.neuron.synchronize(), lambda: torch.neuron.init(),
-                        lambda: torch.neuron.mem_get_info()):
+                        lambda: torch.neuron.mem_get_info(), lambda: torch.ones(4).pin_memory()):
                 try:
                     use()
                     said.append("worked")
                 except RuntimeError as error:
                     said.append(str(error))
+            said.append(str(pinned.is_pinned()))
             torch.manual_seed(3)                       # must stay quiet in the child
             said.append(str(torch.ones(3).sum().item()))
             del tensor                                 # freeing the parent's memory is harmless
             queue.put(said)
 
         tensor = torch.ones(4).to("neuron")
+        pinned = torch.ones(4).pin_memory()
+        torch.ones(4).pin_memory()                     # a cached buffer, which the child must not be given
         context = multiprocessing.get_context("fork")
         queue = context.Queue()
         process = context.Process(target=child, args=(queue, tensor))
@@ -39,9 +42,10 @@ def test_a_forked_child_is_told(fresh_python: FreshPython) -> None:
         process.join(60)
         assert process.exitcode == 0, process.exitcode
         assert said[0] == "True", said
-        for text in said[1:-1]:
+        for text in said[1:-2]:
             assert "fork" in text and "spawn" in text, text
-        assert said[-1] == "3.0"
+        assert said[-2:] == ["False", "3.0"], said
+        assert pinned.is_pinned()
         assert tensor.cpu().tolist() == [1, 1, 1, 1]
         assert not torch.neuron._is_in_bad_fork()
         print("done")
