@@ -31,7 +31,7 @@ void unsafe_close(const Self&) {
 // {bytes used, bytes free} of the current device's core.
 std::tuple<int64_t, int64_t> get_vnc_memory_stats(const Self&) {
   const auto [used, limit] = at_torch_edge([] { return nrt::Runtime::get()->memory(nxl::device::resolve_device(-1)); });
-  return {static_cast<int64_t>(used), static_cast<int64_t>(limit - used)};
+  return {static_cast<int64_t>(used), static_cast<int64_t>(limit > used ? limit - used : 0)};
 }
 
 int64_t get_visible_nc_count(const Self&) {
