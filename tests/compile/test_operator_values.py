@@ -74,6 +74,11 @@ def test_integers(name: str) -> None:
     check(INTEGER[name], _integers())
 
 
+def test_fractional_factors_of_integer_products_are_truncated() -> None:
+    a, b, v = torch.randint(-9, 9, (5, 3)), torch.randint(-9, 9, (3, 5)), torch.randint(-9, 9, (5,))
+    check(lambda v, a, b: (v.addmv(a, b[:, 0], beta=0.2, alpha=2.6), a.mm(b).addmm(a, b, beta=1.5, alpha=3)), v, a, b)
+
+
 def test_large_integer_division_is_exact() -> None:
     """A quotient that f64 cannot hold: 2^62 + 1 over 1, and over -3."""
     check(lambda i: (i // 1, i // -3, i % 7), torch.tensor([(1 << 62) + 1, -(1 << 61) - 3, 5]))

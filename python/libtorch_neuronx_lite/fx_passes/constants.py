@@ -50,11 +50,35 @@ def take_constants(gm: fx.GraphModule) -> list[torch.Tensor]:
         known = arguments.get(str(node.target))
         if known is None:
             known = arguments[str(node.target)] = add_placeholder(graph, f"constant_{len(constants)}")
-            known.meta["val"] = mode.from_tensor(tensor)
+            known.meta["val"] = mode.from_tensor(tensor, static_shapes=True)
             constants.append(tensor)
         node.replace_all_uses_with(known)
         graph.erase_node(node)
     return constants
+
+
+def hide_uint8_constants(gm: fx.GraphModule) -> None:
+    """Make uint8 constants from int32 ones, in place: torch-mlir does not lower the uint8 literals that it folds.
+
+    The exclusive or with zero keeps it from folding the conversion; StableHLO's own simplification ends it.
+    """
+    mode = fake_mode_of(gm.graph)
+    for node in list(gm.graph.nodes):
+        if node.target is aten.full.default and node.meta["val"].dtype == torch.uint8:
+            wide = Editor(gm.graph, mode, node).call(aten.full.default, *node.args, dtype=torch.int32)
+        elif (
+            node.target is aten._to_copy.default
+            and node.args[0].op == "get_attr"
+            and (node.meta["val"].dtype == torch.uint8)
+        ):
+            wide = node.args[0]
+        else:
+            continue
+        editor = Editor(gm.graph, mode, node)
+        zero = editor.call(aten.full.default, [], 0, dtype=torch.int32)
+        same = editor.call(aten.bitwise_xor.Tensor, wide, zero)
+        node.replace_all_uses_with(editor.call(aten._to_copy.default, same, dtype=torch.uint8))
+        gm.graph.erase_node(node)
 
 
 def argument_tensors(gm: fx.GraphModule) -> list[torch.Tensor]:
@@ -76,6 +100,14 @@ def add_placeholder(graph: fx.Graph, name: str) -> fx.Node:
         return graph.placeholder(name)
 
 
+_STORED_AS = {
+    torch.bfloat16: torch.float32,
+    torch.float16: torch.float32,
+    torch.bool: torch.int32,
+    torch.uint8: torch.int32,
+}
+
+
 def _place_literal(gm: fx.GraphModule, mode: FakeTensorMode, node: fx.Node, literal: torch.Tensor, name: str) -> None:
     graph, dtype = gm.graph, literal.dtype
     if literal.numel() == 1 and not literal.is_complex():
@@ -83,15 +115,15 @@ def _place_literal(gm: fx.GraphModule, mode: FakeTensorMode, node: fx.Node, lite
         node.replace_all_uses_with(full)
         graph.erase_node(node)
         return
-    # Literals of narrow floats have no buffer that Python and MLIR share: they are stored wide and narrowed again.
-    narrow = dtype in (torch.bfloat16, torch.float16)
-    stored = literal.float() if narrow else literal
+    # Literals of these dtypes are not taken by Python's buffers or by torch-mlir: they are stored wide, then narrowed.
+    wide = _STORED_AS.get(dtype)
+    stored = literal if wide is None else literal.to(wide)
     gm.register_buffer(name, stored)  # a buffer: FX warns about a get_attr of anything else
     for user in list(node.users):
         with graph.inserting_before(user):
             use = graph.get_attr(name)
-        use.meta["val"] = mode.from_tensor(stored)
-        if narrow:
+        use.meta["val"] = mode.from_tensor(stored, static_shapes=True)
+        if wide is not None:
             use = Editor(graph, mode, user).call(aten._to_copy.default, use, dtype=dtype)
         user.replace_input_with(node, use)
     graph.erase_node(node)

@@ -123,6 +123,8 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten._adaptive_avg_pool3d.default: pooling.adaptive_avg_pool,
     aten.adaptive_max_pool2d.default: pooling.adaptive_max_pool,
     aten.adaptive_max_pool3d.default: pooling.adaptive_max_pool,
+    aten.clamp_min.Tensor: torch.maximum,
+    aten.clamp_max.Tensor: torch.minimum,
     aten.abs.default: integers.absolute,
     aten.empty.memory_format: creation.empty,
     aten.empty_strided.default: creation.empty_strided,

@@ -39,7 +39,7 @@ class Editor:
 
     def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
         """Insert `target(*args, **kwargs)`; node arguments stand for their fake values."""
-        values, keyword_values = pytree.tree_map_only(fx.Node, fake_value, (args, kwargs))
+        values, keyword_values = self._on_one_device(pytree.tree_map_only(fx.Node, fake_value, (args, kwargs)))
         with self._mode:
             value = target(*values, **keyword_values)
         return self._insert(target, args, kwargs, value)
@@ -62,7 +62,8 @@ class Editor:
         Returns what the function returned, with nodes in place of tensors.
         """
         with self._mode:
-            traced = make_fx(function, decomposition_table=decompositions)(*[fake_value(a) for a in args])
+            values = self._on_one_device([fake_value(a) for a in args])
+            traced = make_fx(function, decomposition_table=decompositions)(*values)
         mapping: dict[fx.Node, fx.Node] = {}
         arguments = iter(args)
         result: Any = None
@@ -79,6 +80,15 @@ class Editor:
                 self._describe(copied, node.meta["val"])
                 mapping[node] = copied
         return result
+
+    def _on_one_device(self, values: Any) -> Any:
+        """Move fake values to the graph's device: literals, and arguments that a call moves, are still on the CPU."""
+        leaves = [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+        device = next((leaf.device for leaf in leaves if leaf.device.type != "cpu"), None)
+        if device is None:
+            return values
+        with self._mode:
+            return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.to(device), values)
 
     def _describe(self, node: fx.Node, value: Any) -> None:
         node.meta["val"] = value

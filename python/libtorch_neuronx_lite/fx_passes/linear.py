@@ -9,6 +9,8 @@ from .widening import widen
 
 
 def _combine(base: torch.Tensor, product: torch.Tensor, beta: float, alpha: float) -> torch.Tensor:
+    if not base.dtype.is_floating_point and not base.dtype.is_complex:
+        beta, alpha = int(beta), int(alpha)  # so does eager
     if alpha != 1:
         product = product * alpha
     if beta == 0:
