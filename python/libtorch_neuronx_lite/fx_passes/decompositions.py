@@ -136,6 +136,7 @@ _OWN: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: linear.addmm,
     aten.baddbmm.default: linear.baddbmm,
     aten.addmv.default: linear.addmv,
+    aten.linalg_cross.default: linear.linalg_cross,
     aten._embedding_bag.default: embeddings.embedding_bag,
     aten._embedding_bag_forward_only.default: embeddings.embedding_bag,
     aten._transformer_encoder_layer_fwd.default: transformer.transformer_encoder_layer,

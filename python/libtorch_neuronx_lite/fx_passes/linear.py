@@ -39,3 +39,11 @@ def baddbmm(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float
 def addmv(base: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: float = 1, alpha: float = 1) -> torch.Tensor:
     """Decompose `aten.addmv`."""
     return _combine(base, _product(a, b.unsqueeze(1)).squeeze(1), beta, alpha).to(a.dtype)
+
+
+def linalg_cross(a: torch.Tensor, b: torch.Tensor, *, dim: int = -1) -> torch.Tensor:
+    """Decompose `aten.linalg_cross`: both products and their difference are rounded once, as in eager."""
+    wide_a, wide_b = widen(a), widen(b)
+    # Element i is a[i + 1] * b[i + 2] - a[i + 2] * b[i + 1], counted modulo 3.
+    forward = wide_a.roll(-1, dim) * wide_b.roll(-2, dim)
+    return (forward - wide_a.roll(-2, dim) * wide_b.roll(-1, dim)).to(torch.result_type(a, b))

@@ -9,17 +9,19 @@ import torch
 from torch import fx
 
 from .collectives import World, take_collectives
-from .constants import take_constants
+from .constants import hide_uint8_constants, take_constants
 from .device import drop_devices, graph_device
 from .dtype_check import check_dtypes
 from .empty_tensors import remove_empty
 from .inputs import take_inputs
 from .mutation import take_mutations
 from .negative_indices import wrap_negative_indices
+from .pooling import find_places
 from .results import Results, alias_info, plan_results
 from .rng import add_seed
 from .scalar_reductions import give_scalars_a_dimension
 from .scalars import make_operands
+from .shape_check import check_shapes
 
 
 @dataclass
@@ -69,17 +71,20 @@ def prepare(gm: fx.GraphModule) -> PreparedGraph:
     returned = next(node for node in reversed(gm.graph.nodes) if node.op == "output").args[0]
     infos = alias_info(len(returned) if isinstance(returned, (list, tuple)) else 1, argument_count)
     world = take_collectives(gm)
+    check_shapes(gm)
     check_dtypes(gm)
     device = graph_device(gm)
     results = plan_results(gm, take_mutations(gm), infos)
     constants = take_constants(gm)
     remove_empty(gm)
     gm.graph.eliminate_dead_code()
+    find_places(gm)
     wrap_negative_indices(gm)
     give_scalars_a_dimension(gm)
     has_rng_seed = add_seed(gm)
     drop_devices(gm)
     make_operands(gm)
+    hide_uint8_constants(gm)
 
     gm.graph.eliminate_dead_code()
     arguments, cpu_arguments = take_inputs(gm, set(results.aliases.values()))

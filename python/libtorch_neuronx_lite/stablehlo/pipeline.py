@@ -16,7 +16,6 @@ from torch_mlir.passmanager import PassManager
 from ..worker.errors import JobError
 from .cleanup import clean, find_f64, find_foreign
 from .collectives import lower_collectives
-from .literals import widen_uniform_uint8
 
 _TO_TORCH_BACKEND = (
     "builtin.module(func.func(torch-match-quantized-custom-ops),"
@@ -47,7 +46,6 @@ def lower(blobs: dict[str, bytes], params: dict[str, Any]) -> tuple[dict[str, by
         module = ir.Module.parse(blobs["torch"])
         lower_collectives(module)
         _run(context, module, _TO_TORCH_BACKEND)
-        widen_uniform_uint8(module)
         _run(context, module, _TO_STABLEHLO)
         clean(module)
         _run(context, module, _SIMPLIFY)
