@@ -220,7 +220,6 @@ class Fused {
       made.binary = kernels_.binary[static_cast<size_t>(found->second)][static_cast<size_t>(form)][made.type];
     } else if (name == "sum" || name == "max") {
       made.kind = name == "sum" ? Instruction::Kind::kSum : Instruction::Kind::kMaximum;
-      step.require(!number || row_ == 1, what, " reduces a value that is one number for its row");
       number = true;
     } else {
       const auto found = std::find_if(std::begin(kUnaries), std::end(kUnaries),
@@ -320,8 +319,12 @@ class Fused {
           break;
         case Instruction::Kind::kSum:
         case Instruction::Kind::kMaximum: {
-          const auto reduce = instruction.kind == Instruction::Kind::kSum ? kernels_.sum : kernels_.maximum;
-          *y = reduce(a, count);
+          const bool sums = instruction.kind == Instruction::Kind::kSum;
+          if (registers_[instruction.a].number) {  // every element of the row is this one
+            *y = sums ? *a * static_cast<float>(row_) : *a;
+          } else {
+            *y = sums ? kernels_.sum(a, count) : kernels_.maximum(a, count);
+          }
           kernels_.unary[static_cast<size_t>(RowUnary::kConvert)][instruction.type](y, y, 1);
           break;
         }
