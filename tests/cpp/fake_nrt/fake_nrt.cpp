@@ -241,7 +241,10 @@ FAKE_EXPORT NRT_STATUS nrt_tensor_allocate_slice(const nrt_tensor_t* source, siz
   return NRT_SUCCESS;
 }
 FAKE_EXPORT void* nrt_tensor_get_va(const nrt_tensor_t* tensor) {
-  return fake().with_lock([&] { return fake().tensors.at(const_cast<nrt_tensor_t*>(tensor)).data(); });
+  return fake().with_lock([&]() -> void* {
+    const Tensor& found = fake().tensors.at(const_cast<nrt_tensor_t*>(tensor));
+    return found.device && !fake().device_memory_mapped ? nullptr : found.data();
+  });
 }
 FAKE_EXPORT NRT_STATUS nrta_tensor_write(nrt_tensor_t* tensor, const void* buffer, uint64_t offset, uint64_t size, int,
                                          nrta_error_tracker_t* tracker, nrta_seq_t* sequence) {

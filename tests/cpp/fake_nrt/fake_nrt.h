@@ -14,12 +14,14 @@ namespace nxl::test {
 
 class FakeNrt {
  public:
-  // Everything back to: complete at once, no errors, depth 8, 1 MiB a core. Live handles stay.
+  // Everything back to: complete at once, no errors, depth 8, 1 MiB a core, mapped. Live handles stay.
   virtual void reset() = 0;
   virtual void set_auto_complete(bool on) = 0;
   virtual void set_depth(size_t depth) = 0;
   virtual void set_init_status(NRT_STATUS status) = 0;
   virtual void set_memory_limit(size_t bytes) = 0;
+  // Whether nrt_tensor_get_va gives an address for device memory, as NRT does with NEURON_RT_MAP_HBM=1.
+  virtual void set_device_memory_mapped(bool on) = 0;
   // Whether nrta_error_tracker_get_list leaves what it returned in the list.
   virtual void set_tracker_keeps(bool on) = 0;
   virtual void set_completion_fd_works(bool on) = 0;

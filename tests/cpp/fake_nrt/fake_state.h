@@ -77,6 +77,7 @@ class Fake final : public FakeNrt {
     depth = 8;
     init_status = NRT_SUCCESS;
     memory_limit = 1 << 20;
+    device_memory_mapped = true;
     tracker_keeps = false;
     completion_fd_works = true;
     refusals = 0;
@@ -97,6 +98,9 @@ class Fake final : public FakeNrt {
   }
   void set_memory_limit(size_t bytes) override {
     with_lock([&] { memory_limit = bytes; });
+  }
+  void set_device_memory_mapped(bool on) override {
+    with_lock([&] { device_memory_mapped = on; });
   }
   void set_tracker_keeps(bool on) override {
     with_lock([&] { tracker_keeps = on; });
@@ -221,6 +225,7 @@ class Fake final : public FakeNrt {
   size_t depth = 8;
   NRT_STATUS init_status = NRT_SUCCESS;
   size_t memory_limit = 1 << 20;
+  bool device_memory_mapped = true;
   bool tracker_keeps = false;
   bool completion_fd_works = true;
   NRT_STATUS refusal = NRT_SUCCESS;
