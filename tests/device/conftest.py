@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the device use eager operators freely; the fallback's warnings have tests of their own."""
+"""Each test starts on neuron:0 and its default stream. That eager operators run on the CPU is allowed in every test."""
 
 from __future__ import annotations
 
@@ -9,14 +9,6 @@ import pytest
 import torch
 
 import libtorch_neuronx_lite  # noqa: F401
-
-
-@pytest.fixture(autouse=True)
-def _fallback_allowed() -> Iterator[None]:
-    before = torch.neuron.fallback_mode()
-    torch.neuron.set_fallback_mode("allow")
-    yield
-    torch.neuron.set_fallback_mode(before)
 
 
 @pytest.fixture(autouse=True)
