@@ -112,6 +112,7 @@ def test_another_process_takes_over_from_a_killed_one(tmp_path: Path) -> None:
     assert _join(waiting) == [0] * 3
     assert _join([holder]) == [-signal.SIGKILL]
     assert _notes(notes, "build") == 2
+    assert KeyLock(tmp_path / "root", KEY).holder() is None
     left = [item for item in items(tmp_path / "root") if item.state == "staging"]
     assert len(left) == 1  # the killed process could not clean up
     assert prune(tmp_path / "root") == left
@@ -139,6 +140,7 @@ def test_a_child_of_the_killed_holder_does_not_keep_the_lock(tmp_path: Path) -> 
         os.kill(process.pid, signal.SIGKILL)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert is_alive(child)
+        assert KeyLock(tmp_path, KEY).holder() is None
         lock = KeyLock(tmp_path, KEY)
         assert lock.try_acquire("other")
         lock.release()

@@ -29,8 +29,10 @@ from ..runtime.plan import CallPlan, EmptyTensor, Window
 from ..stablehlo.lower import LoweredGraph, lower
 from . import neuronx_cc, platform
 from .entry import COMMAND, EXAMPLE_INPUTS, FX_GRAPH, LOG, MODULE, Artifact, neff_name
+from .host_slots import compiler_slot
 from .key import distribution_version, key_of
 from .miss import explain_miss
+from .no_device import check_cpu_compile, not_here
 from .options import Options
 from .request import CompileRequest, request_for
 from .schema import create_metadata
@@ -64,11 +66,14 @@ def compile(
         CompileError: naming the node, the user's line and a repro file.
         CacheError: the compile cache is full, or another process holds the graph for too long.
     """
+    check_cpu_compile()
     parsed = Options.parse(options)
     gm, example_inputs = preprocess_and_validate_inputs(gm, example_inputs, options)
     request = request_for(gm, parsed)
     world = world_of(gm)
     artifact = build_executable(gm=gm, example_inputs=example_inputs, request=request)
+    if envs.NEURON_LIBTORCH_CPU_COMPILE:
+        return not_here(f"graph '{request.name}' was compiled for {request.target}, and this process has no device")
     device, constants = request.identity.device, request.identity.constants
     with unset_fake_temporarily():
         run = make_run(artifact, device.index if device is not None else None, constants, world)
@@ -182,6 +187,15 @@ def build_entry(
     folder: Path, *, gm: fx.GraphModule, example_inputs: Sequence[Any], request: CompileRequest
 ) -> dict[str, Any]:
     """Lower and compile a graph, write all files of its entry but metadata and marker, and return the metadata."""
+    lowered, metadata = write_graph(folder, gm=gm, example_inputs=example_inputs, request=request)
+    compile_lowered(lowered, folder, request.key, _failed_folder(request.options.compiler_workdir))
+    return metadata
+
+
+def write_graph(
+    folder: Path, *, gm: fx.GraphModule, example_inputs: Sequence[Any], request: CompileRequest
+) -> tuple[Lowered, dict[str, Any]]:
+    """Lower a graph, write the files that tell about it and `module.mlir`, and return it with the entry's metadata."""
     from ..runtime.plan_record import PlanError
 
     (folder / FX_GRAPH).write_text(f"{gm.graph}\n", encoding="utf-8")
@@ -191,12 +205,23 @@ def build_entry(
         metadata = _metadata(prepared, lowered, request)
     except PlanError as error:
         raise CompileError(f"graph '{request.name}': {error}") from error
-    failed = _failed_folder(request.options.compiler_workdir)
     if lowered.target == platform.HOST:
-        _compile_for_host(lowered, folder, request.key, failed)
+        (folder / MODULE).write_bytes(lowered.stablehlo.bytecode)
     else:
-        _compile_for_chip(lowered, folder, request.key, failed)
-    return metadata
+        (folder / MODULE).write_text(lowered.stablehlo.text(), encoding="utf-8")
+    return lowered, metadata
+
+
+def compile_lowered(lowered: Lowered, folder: Path, key: str, failed: Path | None = None) -> None:
+    """Compile a lowered graph: write module, command, log and NEFF into a folder.
+
+    `failed` is the folder for what shows a failure again; by default that of the environment's cache.
+
+    Raises:
+        CompileError: the compiler refused the graph, failed, or is not installed.
+    """
+    compile_module = _compile_for_host if lowered.target == platform.HOST else _compile_for_chip
+    compile_module(lowered, folder, key, failed or _failed_folder(None))
 
 
 def rebuild(module: bytes, metadata: dict[str, Any], parts: dict[str, Any], name: str) -> Artifact:
@@ -217,9 +242,7 @@ def rebuild(module: bytes, metadata: dict[str, Any], parts: dict[str, Any], name
 
     def build(folder: Path) -> dict[str, Any]:
         stablehlo = LoweredGraph(module, metadata["stablehlo_digest"], metadata["operations"])
-        compile_module = _compile_for_host if parts["target"] == platform.HOST else _compile_for_chip
-        lowered = Lowered(stablehlo, parts["target"], tuple(parts["args"]), name)
-        compile_module(lowered, folder, key, _failed_folder(None))
+        compile_lowered(Lowered(stablehlo, parts["target"], tuple(parts["args"]), name), folder, key)
         return {**metadata, "cache_key": key, "key_parts": parts}
 
     return build_uncached(key, build)
@@ -255,14 +278,15 @@ def _compile_for_host(lowered: Lowered, folder: Path, key: str, failed: Path) ->
     (folder / COMMAND).write_text(shlex.join([*line, *lowered.compiler_args]) + "\n", encoding="utf-8")
     started = time.perf_counter()
     try:
-        result = worker.run(
-            "hostcc.compiler:compile",
-            {"module": lowered.stablehlo.bytecode},
-            {"name": lowered.name, "compiler": distribution_version()},
-            timeout=limit,
-            name=lowered.name,
-            repro_dir=failed,
-        )
+        with compiler_slot(lowered.name):
+            result = worker.run(
+                "hostcc.compiler:compile",
+                {"module": lowered.stablehlo.bytecode},
+                {"name": lowered.name, "compiler": distribution_version()},
+                timeout=limit,
+                name=lowered.name,
+                repro_dir=failed,
+            )
     except (worker.JobError, worker.WorkerError) as error:
         failure = CompileError(f"hostcc does not compile the graph '{lowered.name}': {error}")
         raise failure from error

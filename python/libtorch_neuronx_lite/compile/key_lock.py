@@ -13,14 +13,16 @@ import fcntl
 import json
 import os
 import socket
+import struct
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 SUFFIX = ".lock"
 _MOST_BYTES = 4096
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, process
 
 
 @dataclass(frozen=True)
@@ -64,10 +66,9 @@ class KeyLock:
                     break
                 os.close(fd)  # the file was removed between open and lock: the lock is worth nothing
             holder = Holder(os.getpid(), socket.gethostname(), name, time.time())
-            with contextlib.suppress(OSError):  # a full disk: the lock holds without a name
-                os.ftruncate(fd, 0)
-                os.pwrite(fd, json.dumps(asdict(holder)).encode()[:_MOST_BYTES], 0)
+            _write(fd, holder)
             _held[path] = holder
+            _owners[path] = (threading.get_ident(), fd)
             self._fd = fd
             return True
 
@@ -77,6 +78,7 @@ class KeyLock:
             return
         with _mutex:
             fd, self._fd = self._fd, None
+            _owners.pop(str(self._path), None)
             if _held.pop(str(self._path), None) is not None:  # else: a fork's child, which holds nothing
                 with contextlib.suppress(OSError):
                     if remove:
@@ -86,7 +88,7 @@ class KeyLock:
             os.close(fd)
 
     def holder(self) -> Holder | None:
-        """Return who holds the lock, as far as the file says; None when nobody does or it says nothing."""
+        """Return who holds the lock; None when nobody does, such as after its holder was killed."""
         path = str(self._path)
         with _mutex:
             if path in _held:
@@ -96,9 +98,16 @@ class KeyLock:
             except OSError:
                 return None
             try:
-                return _parse(os.pread(fd, _MOST_BYTES, 0))
+                return _parse(os.pread(fd, _MOST_BYTES, 0)) if _is_locked(fd) else None
             finally:
                 os.close(fd)
+
+
+def _is_locked(fd: int) -> bool:
+    """Ask the kernel whether another process has the lock on a file."""
+    wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+    kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, wanted))
+    return bool(kind != fcntl.F_UNLCK)
 
 
 def _parse(text: bytes) -> Holder | None:
@@ -120,6 +129,25 @@ def _is_same_file(fd: int, path: str) -> bool:
 
 _mutex = threading.Lock()
 _held: dict[str, Holder] = {}
+_owners: dict[str, tuple[int, int]] = {}  # path -> thread, descriptor
+
+
+def renew() -> None:
+    """Say that the locks of this thread begin now: whoever waits for them counts from here.
+
+    For a holder whose work starts only now, because it had to wait for something that is limited itself.
+    """
+    with _mutex:
+        for path, (thread, fd) in _owners.items():
+            if thread == threading.get_ident():
+                _held[path] = replace(_held[path], since=time.time())
+                _write(fd, _held[path])
+
+
+def _write(fd: int, holder: Holder) -> None:
+    with contextlib.suppress(OSError):  # a full disk: the lock holds without a name
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, json.dumps(asdict(holder)).encode()[:_MOST_BYTES], 0)
 
 
 def _after_fork_in_child() -> None:
@@ -127,6 +155,7 @@ def _after_fork_in_child() -> None:
     global _mutex
     _mutex = threading.Lock()
     _held.clear()
+    _owners.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

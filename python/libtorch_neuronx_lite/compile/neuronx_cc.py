@@ -21,6 +21,7 @@ from .. import envs
 from .._errors import CompileError, CompilerNotFoundError
 from .._log import get_logger
 from . import supervised
+from .host_slots import compiler_slot
 from .optimization_level import canonical
 
 _logger = get_logger(__name__)
@@ -135,16 +136,24 @@ def compile_neff(module: str, folder: Path, *, neff: str, name: str, target: str
     graph = folder / GRAPH
     graph.write_text(module, encoding="utf-8")
     (folder / COMMAND_FILE).write_text(shlex.join(line) + "\n", encoding="utf-8")
+    with compiler_slot(name):
+        fault = _attempts([path, *line[1:]], folder, neff, name, target)
+    if fault is not None:
+        raise CompileError(fault, graph)
+
+
+def _attempts(line: list[str], folder: Path, neff: str, name: str, target: str) -> str | None:
+    """Run the compiler, again after a fault of the machine; return what is wrong, None for nothing."""
     limit: float = envs.NEURON_LIBTORCH_COMPILATION_TIMEOUT
     deadline = time.monotonic() + limit
     attempts = 1 + int(envs.NEURON_LIBTORCH_COMPILE_RETRIES)
     for attempt in range(1, attempts + 1):
         (folder / neff).unlink(missing_ok=True)  # of an attempt that failed half-way
         (folder / OUTPUT).unlink(missing_ok=True)
-        fault, transient = _attempt([path, *line[1:]], folder, neff, name, target, deadline, limit)
-        if fault is None:
-            return
-        if not transient or attempt == attempts:
+        fault, transient = _attempt(line, folder, neff, name, target, deadline, limit)
+        if fault is None or not transient:
+            return fault
+        if attempt == attempts:
             break
         pause = _RETRY_PAUSE * 2 ** (attempt - 1)
         _logger.warning(
@@ -152,7 +161,7 @@ def compile_neff(module: str, folder: Path, *, neff: str, name: str, target: str
             fault.splitlines()[0], attempt + 1, attempts, pause,
         )  # fmt: skip
         time.sleep(max(0.0, min(pause, deadline - time.monotonic())))
-    raise CompileError(f"{fault}" + (f"\n({attempts} attempts)" if transient and attempts > 1 else ""), graph)
+    return f"{fault}\n({attempts} attempts)" if attempts > 1 else fault
 
 
 def _attempt(

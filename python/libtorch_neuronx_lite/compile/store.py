@@ -22,7 +22,7 @@ from typing import Any
 from .. import envs
 from .._errors import CacheError, CacheMissError, CacheWaitError
 from .._log import get_logger
-from .entry import Artifact, BrokenEntryError, finish, is_complete, read_entry
+from .entry import Artifact, BrokenEntryError, finish, is_captured, is_complete, read_entry, write_metadata
 from .key import require_hits
 from .key_lock import KeyLock
 from .staging import copy_entry, publish, staging
@@ -105,6 +105,32 @@ class Store:
             return found
         try:
             return self._fill(key, build, name, about)
+        finally:
+            lock.release()
+
+    def capture(self, key: str, write: Build, *, name: str) -> bool:
+        """Put a graph that is still to be compiled into the folder; return False when the key is there, or being made.
+
+        Args:
+            key: of the graph.
+            write: makes the entry's files but NEFF and marker in an empty folder, and returns the metadata.
+            name: the graph's name, for those who look.
+
+        Raises:
+            CacheError: the folder cannot be written, or the disk is full.
+        """
+        try:
+            _prepare(self.root)
+            lock = KeyLock(self.root, key)
+            if is_complete(self.root, key) or is_captured(self.root, key) or not lock.try_acquire(name):
+                return False
+        except OSError as error:
+            raise CacheError(f"nothing was captured: {self.root} cannot be written: {error}") from error
+        try:
+            with staging(self.root, key) as folder:
+                write_metadata(folder, write(folder))
+                publish(folder, self.root / key)
+            return True
         finally:
             lock.release()
 
