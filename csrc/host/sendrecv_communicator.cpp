@@ -74,6 +74,7 @@ void Communicator::finish(SendRecvRequest& request, NRT_STATUS status, uint64_t 
   request.status = status;
   request.size = size;
   if (sends_ || status != NRT_SUCCESS) request.view = {};
+  if (status != NRT_SUCCESS) request.held.clear();  // a message that broke off has nothing to flush
 }
 
 void Communicator::fail(const std::string& why) {
