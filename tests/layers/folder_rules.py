@@ -39,7 +39,7 @@ PYTHON_RULES: dict[str, PythonRule] = {
     "device": _rule(_BASE + " _C _compat", "torch"),
     "worker": _rule("_errors envs", "torch_mlir", _IMPORTERS),
     "fx_passes": _rule(_BASE, "torch"),
-    "stablehlo": _rule(_BASE + " worker fx_passes", "torch torch_mlir"),
+    "stablehlo": _rule(_BASE + " worker fx_passes", "torch torch_mlir numpy"),
     "hostcc": _rule(_BASE + " worker", "torch_mlir numpy", _IMPORTERS),
     "runtime": _rule(_BASE + " _C device", "torch"),
     "distributed": _rule(_BASE + " _C", "torch"),
