@@ -29,10 +29,10 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     assert (result.stdout, result.stderr) == ("v", "")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["demo", "--help"], ["info", "--help"], ["neff", "--help"]])
-def test_help_shows_an_example(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", [[], ["cache"], ["demo"], ["info"], ["neff"]])
+def test_help_shows_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(arguments)
+        main([*command, "--help"])
     assert ended.value.code == 0
     text = capsys.readouterr().out
     assert "example" in text
