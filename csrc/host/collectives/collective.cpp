@@ -136,7 +136,7 @@ void Collective::all_reduce(Group& group, const std::byte* in, std::byte* out) c
   const size_t width = element_bytes_;
   size_t left = in_elements_;
   if (n > 2 && left * width > kDirectBytes) {
-    const size_t most = Group::kRoundBytes / n / width;
+    const size_t most = group.round_bytes() / n / width;
     while (left * width > kDirectBytes) {
       const size_t piece = std::min(most, left / n);
       const size_t bytes = piece * width;
@@ -157,7 +157,7 @@ void Collective::all_reduce(Group& group, const std::byte* in, std::byte* out) c
 }
 
 void Collective::all_reduce_directly(Group& group, const std::byte* in, std::byte* out, size_t elements) const {
-  const size_t most = Group::kRoundBytes / element_bytes_;
+  const size_t most = group.round_bytes() / element_bytes_;
   for (size_t begin = 0; begin < elements; begin += most) {
     const size_t count = std::min(most, elements - begin);
     const size_t offset = begin * element_bytes_;
@@ -168,8 +168,8 @@ void Collective::all_reduce_directly(Group& group, const std::byte* in, std::byt
 
 void Collective::all_gather(Group& group, const std::byte* in, std::byte* out) const {
   const size_t whole = in_elements_ * element_bytes_;
-  for (size_t begin = 0; begin < whole; begin += Group::kRoundBytes) {
-    const size_t bytes = std::min(Group::kRoundBytes, whole - begin);
+  for (size_t begin = 0; begin < whole; begin += group.round_bytes()) {
+    const size_t bytes = std::min(group.round_bytes(), whole - begin);
     group.round(signature_, {in + begin, bytes}, [&](const std::byte* const* from) {
       for (size_t i = 0; i < group.size(); ++i) std::memcpy(out + i * whole + begin, from[i], bytes);
     });
@@ -178,7 +178,7 @@ void Collective::all_gather(Group& group, const std::byte* in, std::byte* out) c
 
 void Collective::reduce_scatter(Group& group, const std::byte* in, std::byte* out) const {
   const size_t whole = out_elements_ * element_bytes_;
-  const size_t most = Group::kRoundBytes / group.size() / element_bytes_;
+  const size_t most = group.round_bytes() / group.size() / element_bytes_;
   for (size_t begin = 0; begin < out_elements_; begin += most) {
     const size_t count = std::min(most, out_elements_ - begin);
     const size_t offset = begin * element_bytes_;
@@ -190,7 +190,7 @@ void Collective::reduce_scatter(Group& group, const std::byte* in, std::byte* ou
 void Collective::all_to_all(Group& group, const std::byte* in, std::byte* out) const {
   const size_t n = group.size();
   const size_t whole = in_elements_ / n * element_bytes_;
-  const size_t most = Group::kRoundBytes / n;
+  const size_t most = group.round_bytes() / n;
   for (size_t begin = 0; begin < whole; begin += most) {
     const size_t bytes = std::min(most, whole - begin);
     group.round(signature_, {in + begin, bytes, true, whole, -1}, [&](const std::byte* const* from) {
@@ -201,8 +201,8 @@ void Collective::all_to_all(Group& group, const std::byte* in, std::byte* out) c
 
 void Collective::broadcast(Group& group, const std::byte* in, std::byte* out) const {
   const size_t whole = in_elements_ * element_bytes_;
-  for (size_t begin = 0; begin < whole; begin += Group::kRoundBytes) {
-    const size_t bytes = std::min(Group::kRoundBytes, whole - begin);
+  for (size_t begin = 0; begin < whole; begin += group.round_bytes()) {
+    const size_t bytes = std::min(group.round_bytes(), whole - begin);
     group.round(signature_, {in + begin, bytes, false, 0, root_},
                 [&](const std::byte* const* from) { std::memcpy(out + begin, from[root_], bytes); });
   }

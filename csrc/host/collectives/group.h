@@ -54,7 +54,7 @@ class Group {
   size_t me() const { return me_; }  // index in members()
 
   // The most bytes that one round may send: the piece, or all pieces together when split.
-  static constexpr size_t kRoundBytes = 512 << 10;
+  size_t round_bytes() const { return size() <= 4 ? size_t{2} << 20 : size_t{512} << 10; }
 
   // One at a time, by whoever holds this. A group that failed once fails at once from then on.
   std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }

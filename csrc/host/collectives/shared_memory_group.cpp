@@ -93,13 +93,13 @@ class SharedMemoryGroup final : public Group {
 
  private:
   size_t head_bytes() const { return (sizeof(Header) + size() * sizeof(Part) + 4095) / 4096 * 4096; }
-  size_t total_bytes() const { return head_bytes() + size() * 2 * kRoundBytes; }
+  size_t total_bytes() const { return head_bytes() + size() * 2 * round_bytes(); }
   Header& header() { return *std::launder(reinterpret_cast<Header*>(base_)); }
   Part& part(size_t member) {
     return *std::launder(reinterpret_cast<Part*>(base_ + sizeof(Header) + member * sizeof(Part)));
   }
   std::byte* buffer(size_t member, uint32_t round) {
-    return base_ + head_bytes() + (member * 2 + (round & 1)) * kRoundBytes;
+    return base_ + head_bytes() + (member * 2 + (round & 1)) * round_bytes();
   }
 
   [[noreturn]] void refuse_memory(const char* what, int error) {
@@ -118,7 +118,7 @@ class SharedMemoryGroup final : public Group {
     int error = ftruncate(fd, static_cast<off_t>(total_bytes())) == 0 ? 0 : errno;
     // What is written later must be there: a full file system is an error here and a signal there.
     if (error == 0) error = posix_fallocate(fd, 0, static_cast<off_t>(head_bytes()));
-    if (error == 0) error = posix_fallocate(fd, mine, 2 * kRoundBytes);
+    if (error == 0) error = posix_fallocate(fd, mine, 2 * round_bytes());
     void* address = MAP_FAILED;
     if (error == 0) {
       address = mmap(nullptr, total_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -146,7 +146,7 @@ class TcpGroup final : public Group {
   }
 
   void take_head(size_t member, Link& link, const Signature& signature) {
-    if (link.got_head.signature != signature || link.got_head.bytes > kRoundBytes) {
+    if (link.got_head.signature != signature || link.got_head.bytes > round_bytes()) {
       fail_disagreeing(member, link.got_head.signature, signature);
     }
     link.inbox.resize(link.got_head.bytes);
