@@ -14,6 +14,7 @@ import tarfile
 from typing import Any
 
 import numpy as np
+from row_oracle import attention, fused
 
 from libtorch_neuronx_lite.hostcc.dtypes import STORAGE, from_numeric, to_numeric
 from libtorch_neuronx_lite.hostcc.planner import ELEMENTWISE
@@ -238,6 +239,10 @@ def execute(
         return [(numbers[0] + 1j * numbers[1]).astype(STORAGE[dtype])]
     if name == "dot_general":
         return [from_numeric(_dot(numbers[0], numbers[1], attributes), dtype)]
+    if name == "attention":
+        return [from_numeric(attention(numbers, ins[4] if len(ins) > 4 else None, dtype), dtype)]
+    if name == "fused":
+        return fused(numbers, attributes, outs, out_types, lambda name, x: np.asarray(_UNARY[name](x)), _binary)
     if name == "convolution":
         return [from_numeric(_convolution(numbers[0], numbers[1], attributes, shape), dtype)]
     if name == "reduce":

@@ -12,12 +12,14 @@ from torch_mlir._mlir_libs import _stablehlo
 
 # Importing the tables registers their handlers.
 from libtorch_neuronx_lite.hostcc import (
+    lower_attention,
     lower_collectives,
     lower_compute,
     lower_dot,
     lower_layout,
     program,
 )
+from libtorch_neuronx_lite.hostcc.fusion import fuse_elementwise
 from libtorch_neuronx_lite.hostcc.lowering import HANDLERS, Lowering
 from libtorch_neuronx_lite.hostcc.neff import write_neff
 from libtorch_neuronx_lite.hostcc.planner import plan
@@ -34,6 +36,7 @@ from libtorch_neuronx_lite.hostcc.simplify import simplify
 __all__ = [
     "compile",
     "compile_module",
+    "lower_attention",
     "lower_collectives",
     "lower_compute",
     "lower_dot",
@@ -68,6 +71,7 @@ def compile_module(data: bytes, name: str, compiler: str) -> tuple[bytes, dict[s
     simplify(graph)
     low = Lowering(graph)
     low.run()
+    fuse_elementwise(low)
     planned = plan(low)
     files = {
         "neff.json": json.dumps(

@@ -99,7 +99,7 @@ def _may_take_over(steps: list[Step], storage: Storage, home: Storage) -> bool:
                 position == first_write
                 and step.op in ELEMENTWISE
                 and not step.updates
-                and _lies_alike(window, step.outputs[0])
+                and all(_lies_alike(window, out) for out in step.outputs if out.storage.resolve() is storage)
             ):
                 return False
     return True

@@ -16,6 +16,7 @@ from libtorch_neuronx_lite.hostcc.dtypes import STORAGE, Array, holds_exactly, t
 from libtorch_neuronx_lite.hostcc.evaluate import can_evaluate, evaluate
 from libtorch_neuronx_lite.hostcc.graph import Graph, Op, TensorType
 from libtorch_neuronx_lite.hostcc.regions import is_identity
+from libtorch_neuronx_lite.hostcc.rewrite_attention import fuse_attention
 from libtorch_neuronx_lite.hostcc.rewrite_dot import fuse_dot_converts
 from libtorch_neuronx_lite.hostcc.rewrite_indexing import narrow_scatter
 
@@ -28,6 +29,8 @@ def simplify(graph: Graph) -> None:
     """Simplify `graph` in place."""
     _Simplifier(graph).run()
     fuse_dot_converts(graph)
+    drop_unused(graph)  # a reader that is gone does not count
+    fuse_attention(graph)
     drop_unused(graph)
 
 
@@ -194,7 +197,7 @@ class _Simplifier:
         if array is not None:
             if array.size and distinct_elements(array) == 1:
                 return self._set(op, np.broadcast_to(array[(0,) * array.ndim], shape))
-            if array.size <= FOLD_LIMIT or array.flags.c_contiguous:
+            if array.size <= FOLD_LIMIT or array.flags.c_contiguous or _same_but_for_ones(array.shape, shape):
                 return self._set(op, _reshape_view(array, shape))
         if self._type(op.operands[0]).shape == shape:
             return self._replace(op, op.operands[0])
@@ -343,11 +346,15 @@ def _is_negative_zero(scalar: Array, dtype: str) -> bool:
     return bool(np.signbit(number.real)) and (not np.iscomplexobj(number) or bool(np.signbit(number.imag)))
 
 
+def _same_but_for_ones(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    """Whether two shapes differ by dimensions of one element alone."""
+    return [size for size in a if size != 1] == [size for size in b if size != 1]
+
+
 def _reshape_view(array: Array, shape: tuple[int, ...]) -> Array:
     """Reshape; dimensions that repeat stay repeated where only dimensions of one element come or go."""
-    kept = [(size, stride) for size, stride in zip(array.shape, array.strides, strict=True) if size != 1]
-    if [size for size, _ in kept] == [size for size in shape if size != 1]:
-        strides = iter([stride for _, stride in kept])
+    if _same_but_for_ones(array.shape, shape):
+        strides = iter([stride for size, stride in zip(array.shape, array.strides, strict=True) if size != 1])
         return np.lib.stride_tricks.as_strided(
             array, shape, tuple(next(strides) if size != 1 else 0 for size in shape), writeable=False
         )

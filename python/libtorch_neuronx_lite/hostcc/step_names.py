@@ -20,5 +20,8 @@ STABLEHLO_BINARY = (
 CHLO_BINARY = ("next_after", "polygamma", "zeta")
 # fmt: on
 
-# Steps that compute element i of the output from element i of the inputs alone: output and input may be one memory.
-ELEMENTWISE = frozenset([*STABLEHLO_UNARY, *CHLO_UNARY, *STABLEHLO_BINARY, *CHLO_BINARY, "compare", "select", "clamp"])
+# Steps that read element i of the inputs (`fused`: its whole row) before they write element i of the output, and no
+# other element after that: output and input may be one memory.
+ELEMENTWISE = frozenset(
+    [*STABLEHLO_UNARY, *CHLO_UNARY, *STABLEHLO_BINARY, *CHLO_BINARY, "compare", "select", "clamp", "fused"]
+)
