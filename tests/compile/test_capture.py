@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -237,3 +238,26 @@ def test_a_damaged_captured_graph_is_an_error(root: Path) -> None:
     module.write_bytes(module.read_bytes()[:-1])
     with pytest.raises(_errors.CompileError, match="its sha256 differs"):
         parallel_compile()
+
+
+def test_the_command_line_compiles_what_was_captured(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from libtorch_neuronx_lite.cli.main import main
+
+    for factor in (109, 113):
+        _capture(lambda x, factor=factor: x * factor, torch.ones(2, device=DEVICE), model_name=f"g{factor}")
+    (damaged, _) = root.glob("*/module.mlir")
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1])
+    assert main(["cache", "compile", "--root", str(root)]) == 1
+    printed = capsys.readouterr()
+    assert "/2] compiled g" in printed.out
+    assert "/2] FAILED g" in printed.out
+    assert "its sha256 differs" in printed.err
+    damaged.write_bytes(content)
+    assert main(["cache", "compile", "--root", str(root), "--json"]) == 0
+    ((key, result),) = json.loads(capsys.readouterr().out).items()
+    assert key == damaged.parent.name
+    assert result["error"] is None
+    assert set(_states(root).values()) == {"complete"}
+    assert main(["cache", "compile", "--root", str(root)]) == 0
+    assert "0 captured graphs" in capsys.readouterr().out

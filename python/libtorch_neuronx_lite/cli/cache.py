@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,6 +22,7 @@ EPILOG = """examples:
   neuron-lite cache ls
   neuron-lite cache show KEY
   neuron-lite cache verify
+  neuron-lite cache compile
   neuron-lite cache save --remote /shared/neuron-cache
   neuron-lite cache prune --older-than 30d --max-size 20G
 
@@ -34,7 +36,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `neuron-lite cache`."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="{ls,show,verify,save,prune}")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="{ls,show,verify,compile,save,prune}")
 
     def action(name: str, summary: str) -> argparse.ArgumentParser:
         made = actions.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
@@ -47,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     show.add_argument("key", metavar="KEY")
     verify = action("verify", "compare every file of complete entries with its digest; exit code 1 when one differs")
     verify.add_argument("keys", metavar="KEY", nargs="*", help="only these")
+    compile_ = action("compile", "compile the graphs that were captured into the folder; exit code 1 when one fails")
+    compile_.add_argument("--remote", type=Path, help="a shared folder to fetch from and to save to")
     save = action("save", "copy complete entries into a shared folder, which other machines fetch from")
     save.add_argument("keys", metavar="KEY", nargs="*", help="only these")
     save.add_argument("--remote", type=Path, help="the shared folder (default: NEURON_LIBTORCH_REMOTE_CACHE)")
@@ -61,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     from libtorch_neuronx_lite import envs
 
     root: Path = arguments.root or Path(envs.get_neuron_compile_cache_dir())
-    actions = {"ls": _ls, "show": _show, "verify": _verify, "save": _save, "prune": _prune}
+    actions = {"ls": _ls, "show": _show, "verify": _verify, "compile": _compile, "save": _save, "prune": _prune}
     return actions[arguments.action](root, arguments)
 
 
@@ -121,6 +125,38 @@ def _verify(root: Path, arguments: argparse.Namespace) -> int:
             print(f"{key}: {reason}")
         print(f"{len(results) - len(bad)} of {len(results)} entries are sound")
     return EXIT_FAILED if bad else EXIT_OK
+
+
+def _compile(root: Path, arguments: argparse.Namespace) -> int:
+    from libtorch_neuronx_lite._errors import CompileError
+    from libtorch_neuronx_lite.compile.parallel_compile import Compiled, parallel_compile
+
+    turns: list[Compiled] = []
+
+    def tell(turn: Compiled) -> None:
+        turns.append(turn)
+        if not arguments.json:
+            state = "compiled" if turn.error is None else "FAILED"
+            line = f"[{turn.done}/{turn.total}] {state} {turn.name} ({turn.key}) in {turn.seconds:.1f} s"
+            print(_printable(line), flush=True)
+
+    failure: CompileError | None = None
+    try:
+        parallel_compile({"compiler_workdir": root}, remote_cache_dir=arguments.remote, on_progress=tell)
+    except CompileError as error:
+        failure = error
+    if arguments.json:
+        results = {t.key: {"graph": t.name, "seconds": t.seconds, "error": _text(t.error)} for t in turns}
+        print(json.dumps(results, indent=2))
+    elif failure is not None:
+        print(failure, file=sys.stderr)
+    else:
+        print(f"{len(turns)} captured graphs compiled in {root}")
+    return EXIT_FAILED if failure is not None else EXIT_OK
+
+
+def _text(error: Exception | None) -> str | None:
+    return str(error) if error is not None else None
 
 
 def _save(root: Path, arguments: argparse.Namespace) -> int:
