@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import torch
 
+from .widening import widen
+
 _SUM, _MEAN, _MAX = 0, 1, 2
 
 
@@ -29,9 +31,7 @@ def embedding_bag(
     bag = (offsets.unsqueeze(0) <= place.unsqueeze(1)).sum(1) - 1
     # What belongs to no bag, and padding, is collected in one more row that is cut off at the end.
     counted = torch.where((indices == padding_idx) | (bag >= bags), torch.full_like(bag, bags), bag)
-    rows = weight.index_select(0, indices)
-    if rows.dtype in (torch.bfloat16, torch.float16):
-        rows = rows.float()
+    rows = widen(weight.index_select(0, indices))
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.to(rows.dtype).unsqueeze(1)
     sizes = torch.zeros(bags + 1, dtype=torch.int64, device=indices.device)

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from .editing import Editor, fake_mode_of
+from .widening import widen
 
 
 def _pool_axis(x: torch.Tensor, dim: int, out: int) -> torch.Tensor:
@@ -30,7 +31,7 @@ def _pool_axis(x: torch.Tensor, dim: int, out: int) -> torch.Tensor:
 
 def adaptive_avg_pool(x: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
     """Decompose `aten._adaptive_avg_pool2d` and `_adaptive_avg_pool3d`; sums are f32 for narrow floats."""
-    wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    wide = widen(x)
     for axis, out in enumerate(output_size):
         wide = _pool_axis(wide, x.dim() - len(output_size) + axis, out)
     return wide.to(x.dtype)
@@ -225,7 +226,7 @@ def _avg_pool(
         return NotImplemented  # type: ignore[no-any-return]
     kernel, pad = _axes(kernel_size, count), _axes(padding, count)
     step = _axes(stride, count) if stride else kernel
-    wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    wide = widen(x)
     ends = [1] * count
     padded = _padded(wide, kernel, step, pad, ends, 0.0) if ceil_mode else _unrounded(wide, pad)
     means: torch.Tensor = op(padded, kernel, step, [0] * count, False, True, None)
