@@ -103,7 +103,9 @@ Signature Signature::of(const neff::Neff& neff, const nrt::Model& model) {
       if (output.alias_input < 0) continue;
       const std::string& name = neff.inputs()[static_cast<size_t>(output.alias_input)].name;
       const neff::Variable* input = find(signature.inputs, name);
-      output.alias_input = input == nullptr ? -1 : static_cast<int>(input - signature.inputs.data());
+      NXL_CHECK(input != nullptr, kInvalid, "the NEFF states that output '", output.name, "' is input '", name,
+                "' updated in place, and the runtime loaded no input of that name");
+      output.alias_input = static_cast<int>(input - signature.inputs.data());
     }
   }
   for (size_t i = 0; i < signature.outputs.size(); ++i) {

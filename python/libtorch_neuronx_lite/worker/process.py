@@ -162,7 +162,8 @@ class WorkerProcess:
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        self._popen.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: it is left to end by itself
+            self._popen.wait(5)
 
     def _stderr_tail(self) -> str:
         size = self._stderr.seek(0, os.SEEK_END)
