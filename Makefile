@@ -140,7 +140,7 @@ test-long: $(STAMPS)/install
 	@$(MAKE) --no-print-directory test-python-long
 
 bench: $(STAMPS)/install
-	@for name in import_time build dispatch eager_fallback smollm2 compile collectives kv; do \
+	@for name in import_time build dispatch eager_fallback kernels smollm2 compile collectives kv; do \
 	  $(STAGE) "benchmark $$name" $(BIN)/python -m benchmarks.$$name; done
 
 # ---- style -----------------------------------------------------------------------------------------------------
