@@ -66,9 +66,12 @@ def _measure(bytes_: int, rounds: int, scale: float) -> tuple[tuple[float, ...],
     host = torch.zeros(bytes_ // 4)
     device = host.to("neuron")
 
+    group = dist.group.WORLD
+    assert group is not None
+
     def chain(x: torch.Tensor) -> torch.Tensor:
         for _ in range(count):
-            x = funcol.all_reduce(x, "sum", dist.group.WORLD)
+            x = funcol.all_reduce(x, "sum", group)
         return x
 
     compiled = torch.compile(chain, backend=register(), fullgraph=True, dynamic=False)
@@ -79,7 +82,7 @@ def _measure(bytes_: int, rounds: int, scale: float) -> tuple[tuple[float, ...],
 
     def in_graph() -> None:
         compiled(device)
-        torch.neuron.synchronize()
+        torch.accelerator.synchronize()
 
     for function in (with_gloo, in_graph):
         function()

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -41,14 +42,21 @@ def everyone(*shape: int, dtype: torch.dtype = torch.float32) -> list[torch.Tens
     return [rank_tensor(rank, *shape, dtype=dtype) for rank in range(dist.get_world_size())]
 
 
-def compiled(function: Callable[..., object]) -> Callable[..., object]:
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for the device; no part may run elsewhere."""
     return torch.compile(function, backend=register(), fullgraph=True, dynamic=False)
 
 
+def all_ranks() -> dist.ProcessGroup:
+    """Return the default group."""
+    group = dist.group.WORLD
+    assert group is not None
+    return group
+
+
 @check
 def reductions_in_a_graph() -> None:
-    world = dist.group.WORLD
+    world = all_ranks()
 
     def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(funcol.all_reduce(x * 1, kind, world) for kind in ("sum", "avg", "max", "min", "product"))
@@ -64,7 +72,7 @@ def reductions_in_a_graph() -> None:
 
 @check
 def integers_in_a_graph() -> None:
-    world = dist.group.WORLD
+    world = all_ranks()
 
     def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(funcol.all_reduce(x + 0, kind, world) for kind in ("sum", "max", "band", "bor", "bxor"))
@@ -80,7 +88,7 @@ def integers_in_a_graph() -> None:
 
 @check
 def exchanges_in_a_graph() -> None:
-    world = dist.group.WORLD
+    world = all_ranks()
     size, rank = dist.get_world_size(), dist.get_rank()
 
     def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -123,7 +131,7 @@ def updates_in_place_in_a_graph() -> None:
 
 @check
 def many_calls_stay_in_step() -> None:
-    world = dist.group.WORLD
+    world = all_ranks()
     step = compiled(lambda x: funcol.all_reduce(x, "sum", world) * 0.5)
     x = torch.ones(64).to("neuron")
     for _ in range(200):
@@ -177,7 +185,7 @@ def eager_collectives_on_the_device() -> None:
 @check
 def functional_collectives_outside_a_graph() -> None:
     parts = everyone(6)
-    value = funcol.all_reduce(parts[dist.get_rank()].to("neuron"), "sum", dist.group.WORLD)
+    value = funcol.all_reduce(parts[dist.get_rank()].to("neuron"), "sum", all_ranks())
     torch.testing.assert_close(value.cpu(), torch.stack(parts).sum(0), rtol=0, atol=0)
 
 
@@ -242,7 +250,7 @@ def a_mesh_of_tensor_and_data_parallel_groups() -> None:
 
 @check
 def experts_with_all_to_all() -> None:
-    world = dist.group.WORLD
+    world = all_ranks()
     size, rank = dist.get_world_size(), dist.get_rank()
     weights = [torch.eye(4) * (expert + 2) for expert in range(size)]  # expert e lives on rank e
     own = weights[rank].to("neuron")

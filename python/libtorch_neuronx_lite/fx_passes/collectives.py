@@ -108,12 +108,15 @@ def groups_text(groups: Groups) -> str:
     return ";".join(",".join(str(rank) for rank in group) for group in groups)
 
 
-def _groups_of(node: fx.Node) -> Groups:
-    group = node.args[-1]
-    if isinstance(group, str):
-        from torch.distributed.distributed_c10d import _resolve_process_group
+def _args(node: fx.Node) -> Any:
+    """Return the arguments of a node, of whatever types its operator takes."""
+    return node.args
 
-        group = _resolve_process_group(group)
+
+def _groups_of(node: fx.Node) -> Groups:
+    group = _args(node)[-1]
+    if isinstance(group, str):
+        group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[attr-defined, arg-type]
     if not isinstance(group, dist.ProcessGroup):
         raise _refusal(node, f"its group is known only when it runs ({group})")
     return replica_groups(dist.get_process_group_ranks(group), dist.get_world_size())
@@ -157,7 +160,7 @@ def _reduced(gm: fx.GraphModule, node: fx.Node, source: fx.Node, like: torch.Ten
     """Insert an all_reduce or reduce_scatter of one tensor, and the division of an average."""
     groups = _groups_of(node)
     editor = _editor(gm, node)
-    reduction = node.args[1]
+    reduction = _args(node)[1]
     kind = _reduction(node, reduction, like)
     middle = (kind,) if name == "all_reduce" else (kind, len(groups[0]))
     result = _collective(editor, name, source, like, groups, *middle)
@@ -167,11 +170,11 @@ def _reduced(gm: fx.GraphModule, node: fx.Node, source: fx.Node, like: torch.Ten
 
 
 def _all_reduce(gm: fx.GraphModule, node: fx.Node) -> None:
-    _replace(gm, node, _reduced(gm, node, node.args[0], fake_value(node), "all_reduce"))
+    _replace(gm, node, _reduced(gm, node, _args(node)[0], fake_value(node), "all_reduce"))
 
 
 def _reduce_scatter(gm: fx.GraphModule, node: fx.Node) -> None:
-    _replace(gm, node, _reduced(gm, node, node.args[0], fake_value(node), "reduce_scatter_tensor"))
+    _replace(gm, node, _reduced(gm, node, _args(node)[0], fake_value(node), "reduce_scatter_tensor"))
 
 
 def _gathered(gm: fx.GraphModule, node: fx.Node, source: fx.Node, like: torch.Tensor) -> fx.Node:
@@ -180,25 +183,25 @@ def _gathered(gm: fx.GraphModule, node: fx.Node, source: fx.Node, like: torch.Te
 
 
 def _all_gather(gm: fx.GraphModule, node: fx.Node) -> None:
-    _replace(gm, node, _gathered(gm, node, node.args[0], fake_value(node)))
+    _replace(gm, node, _gathered(gm, node, _args(node)[0], fake_value(node)))
 
 
 def _each(one: Callable[[fx.GraphModule, fx.Node, fx.Node, torch.Tensor], fx.Node]) -> Callable[..., None]:
     """Return the rewrite of a coalesced collective: one for each tensor of its list."""
 
     def rewrite(gm: fx.GraphModule, node: fx.Node) -> None:
-        results = [one(gm, node, source, like) for source, like in zip(node.args[0], fake_value(node), strict=True)]
+        results = [one(gm, node, source, like) for source, like in zip(_args(node)[0], fake_value(node), strict=True)]
         for user in list(node.users):
             if user.target is not operator.getitem:
                 raise _refusal(node, "its list of results is used as a whole")
-            _replace(gm, user, results[user.args[1]])
+            _replace(gm, user, results[_args(user)[1]])
         gm.graph.erase_node(node)
 
     return rewrite
 
 
 def _all_to_all(gm: fx.GraphModule, node: fx.Node) -> None:
-    source, output_splits, input_splits, _ = node.args
+    source, output_splits, input_splits, _ = _args(node)
     groups = _groups_of(node)
     value = fake_value(source)
     size = len(groups[0])
@@ -215,7 +218,7 @@ def _all_to_all(gm: fx.GraphModule, node: fx.Node) -> None:
 
 
 def _broadcast(gm: fx.GraphModule, node: fx.Node) -> None:
-    source, root, _ = node.args
+    source, root, _ = _args(node)
     groups = _groups_of(node)
     result = _collective(_editor(gm, node), "broadcast", source, fake_value(node), groups, root)
     _replace(gm, node, result)
@@ -223,7 +226,7 @@ def _broadcast(gm: fx.GraphModule, node: fx.Node) -> None:
 
 def _wait(gm: fx.GraphModule, node: fx.Node) -> None:
     """A step of the program is done when the next one runs."""
-    _replace(gm, node, node.args[0])
+    _replace(gm, node, _args(node)[0])
 
 
 _REWRITES: dict[str, Callable[[fx.GraphModule, fx.Node], None]] = {
