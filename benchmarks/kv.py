@@ -2,7 +2,8 @@
 """KV transfer between two processes beside NIXL, Mooncake, process_vm_readv and memcpy, interleaved in one run.
 
 Bulk: 64 MiB in scattered blocks per transfer, from the request to the last byte. Latency: one 4 KiB block, post to
-done. A peer that is not installed is left out, and so are the ratios to it.
+done. Killed peer: from SIGKILL to the failure of a read, by the size of the pool (column block). A peer that is not
+installed is left out, and so are the ratios to it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import torch
 
 from libtorch_neuronx_lite import kv
 
+from .kv_killed import killed_peer_seconds
 from .kv_peers import (
     POOL_BYTES,
     AgentMover,
@@ -40,6 +42,8 @@ from .measure import Verdict, parser
 BULK_BYTES = 64 << 20
 BLOCK_SIZES = (256, 4 << 10, 64 << 10, 1 << 20)
 OURS, OURS_TCP, NIXL, NIXL_TCP, MEMCPY = "kv shm", "kv tcp", "nixl", "nixl tcp", "memcpy"
+KILLED = {"kv, killed": "", "kv tcp, killed": "tcp:127.0.0.1:0"}  # by where it listens
+KILLED_POOLS = (64 << 20, 512 << 20, 1 << 30)
 _SLOW_SECONDS = 2.0  # a mover that takes longer for one transfer is measured in fewer rounds
 
 
@@ -63,10 +67,12 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--rounds", type=int, default=7)
     arguments.add_argument("--latency-rounds", type=int, default=9)
+    arguments.add_argument("--kills", type=int, default=3, help="of each pool size; every one starts a process")
     options = arguments.parse_args()
     with _movers() as (movers, absent):
         rows = [row for size in BLOCK_SIZES for row in _bulk(movers, size, options.rounds)]
         rows += _latency(movers, 4 << 10, options.latency_rounds)
+    rows += _killed(options.kills)
     verdicts = [*_ratios(rows), _plan_and_post(), _late_bytes()]
     if options.json:
         data = {
@@ -174,6 +180,18 @@ def _latency(movers: list[Mover], block_bytes: int, rounds: int) -> list[Row]:
     ]
 
 
+def _killed(kills: int) -> list[Row]:
+    """Times from the death of a peer to the failure of a read from it, by the size of its pool, interleaved."""
+    seconds: dict[tuple[str, int], list[float]] = {(name, size): [] for name in KILLED for size in KILLED_POOLS}
+    for _ in range(kills):
+        for (name, size), values in seconds.items():
+            values.append(killed_peer_seconds(size, KILLED[name]))
+    return [
+        Row(name, "killed", size, False, None, None, None, _quantile(values, 0.5) * 1e6, _quantile(values, 0.99) * 1e6)
+        for (name, size), values in seconds.items()
+    ]
+
+
 def _quantile(values: list[float], share: float) -> float:
     return float(np.quantile(values, share))
 
@@ -198,6 +216,11 @@ def _ratios(rows: list[Row]) -> list[Verdict]:
             verdicts.append(Verdict(name, mine / theirs, limit, "x", at_least=True))
     if OURS in latency and NIXL in latency:
         verdicts.append(Verdict("one 4 KiB block p50, share of NIXL's", latency[OURS] / latency[NIXL], 0.5, "x"))
+    verdicts += [
+        Verdict(f"{row.peer}, 512 MiB pool, to the failure", row.p50_us / 1e3, 100.0, "ms")
+        for row in rows
+        if row.op == "killed" and row.block_bytes == 512 << 20
+    ]
     return verdicts
 
 

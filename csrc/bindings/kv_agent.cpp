@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvAgent for python/.../kv: plain data in and out. Statuses are (code, message); the GIL is not held while it works.
-#include <pybind11/numpy.h>
+#include "bindings/kv_agent.h"
+
 #include <pybind11/stl.h>
 
-#include <cstring>
-
 #include "bindings/bindings.h"
-#include "core/error.h"
-#include "kv/agent.h"
 
 namespace nxl::bindings {
 namespace {
@@ -15,48 +12,8 @@ namespace {
 namespace py = pybind11;
 using kv::Agent;
 using kv::AgentConfig;
-using kv::BlockList;
 using kv::Key;
-using kv::LeaseTicket;
 using kv::Milliseconds;
-using kv::Run;
-
-using RunTable = py::array_t<uint64_t, py::array::c_style | py::array::forcecast>;
-using Outcome = std::pair<int, std::string>;
-using Blocks = std::vector<uint32_t>;
-
-py::bytes key_bytes(const Key& key) { return {reinterpret_cast<const char*>(key.data()), sizeof key}; }
-
-LeaseTicket lease_from(const py::dict& fields) {
-  LeaseTicket ticket;
-  const auto key = fields["key"].cast<std::string>();
-  NXL_CHECK(key.size() == sizeof ticket.key, kInvalid, "lease key has ", key.size(), " bytes, it must have ",
-            sizeof ticket.key);
-  std::memcpy(ticket.key.data(), key.data(), key.size());
-  ticket.id = fields["id"].cast<uint64_t>();
-  ticket.word = fields["word"].cast<uint64_t>();
-  ticket.generation = fields["generation"].cast<uint64_t>();
-  return ticket;
-}
-
-// Rows as KvPlan.apply gives them.
-std::vector<Run> runs_from(const RunTable& table) {
-  NXL_CHECK(
-      table.ndim() == 2 && table.shape(1) == 8, kInvalid,
-      "runs must have the shape [n, 8]: source region, target region, source offset, target offset, bytes, source "
-      "stride, target stride, count");
-  const auto rows = static_cast<size_t>(table.shape(0));
-  const uint64_t* row = table.data();
-  std::vector<Run> runs(rows);
-  uint64_t wide = 0;
-  for (size_t i = 0; i < rows; ++i, row += 8) {
-    wide |= row[0] | row[1] | row[7];
-    runs[i] = {static_cast<uint32_t>(row[0]), static_cast<uint32_t>(row[1]), row[2], row[3], row[4], row[5], row[6],
-               static_cast<uint32_t>(row[7])};
-  }
-  NXL_CHECK(wide <= UINT32_MAX, kInvalid, "a region or a count in the run table is above ", UINT32_MAX);
-  return runs;
-}
 
 py::dict peer_dict(const kv::PeerInfo& info) {
   py::dict result;
@@ -90,8 +47,10 @@ py::dict times_dict(const kv::TransferTimes& times) {
   result["post"] = times.post;
   result["queue"] = times.queue;
   result["wire"] = times.wire;
+  result["flush"] = times.flush;
   result["validate"] = times.validate;
   result["total"] = times.total;
+  result["ack"] = times.ack;
   result["bytes"] = times.bytes;
   result["runs"] = times.runs;
   result["provider"] = times.provider;
@@ -113,15 +72,6 @@ py::list region_list(const std::vector<kv::RemoteRegion>& regions) {
   }
   return result;
 }
-
-// Runs `call` without the GIL; what it returns is made into Python objects with it.
-template <typename Call>
-auto without_gil(Call call) {
-  const py::gil_scoped_release release;
-  return call();
-}
-
-Outcome outcome(const Status& status) { return {status.code, status.message}; }
 
 std::unique_ptr<Agent> make(const std::string& name, const py::kwargs& options) {
   AgentConfig config;
@@ -239,103 +189,6 @@ void bind_peers(py::class_<Agent>& agent) {
           py::arg("most"));
 }
 
-void bind_leases(py::class_<Agent>& agent) {
-  agent
-      .def(
-          "grant",
-          [](Agent& a, const std::string& request, const Blocks& blocks, const std::vector<std::string>& readers,
-             int64_t ttl_ms) {
-            const auto ticket = without_gil([&] { return a.grant(request, blocks, readers, Milliseconds(ttl_ms)); });
-            py::dict result;
-            result["id"] = ticket.id;
-            result["key"] = key_bytes(ticket.key);
-            result["word"] = ticket.word;
-            result["generation"] = ticket.generation;
-            return result;
-          },
-          py::arg("request"), py::arg("blocks"), py::arg("readers"), py::arg("ttl_ms"))
-      .def(
-          "renew",
-          [](Agent& a, uint64_t lease, int64_t ttl_ms) {
-            return outcome(without_gil([&] { return a.renew(lease, Milliseconds(ttl_ms)); }));
-          },
-          py::arg("lease"), py::arg("ttl_ms"))
-      .def(
-          "release_lease",
-          [](Agent& a, uint64_t lease, const std::string& reason) {
-            return outcome(without_gil([&] { return a.release_lease(lease, reason); }));
-          },
-          py::arg("lease"), py::arg("reason"))
-      .def(
-          "poll_lease_events",
-          [](Agent& a, size_t most) {
-            py::list result;
-            for (const auto& event : without_gil([&] { return a.poll_lease_events(most); })) {
-              py::dict entry;
-              entry["id"] = event.id;
-              entry["request"] = event.request;
-              entry["end"] = kv::lease_end_name(event.end);
-              entry["reason"] = event.reason;
-              entry["blocks"] = event.blocks;
-              result.append(entry);
-            }
-            return result;
-          },
-          py::arg("most"))
-      .def(
-          "finish_lease",
-          [](Agent& a, uint64_t peer, const py::dict& lease) {
-            const LeaseTicket ticket = lease_from(lease);
-            return outcome(without_gil([&] { return a.finish_lease(peer, ticket); }));
-          },
-          py::arg("peer"), py::arg("lease"));
-}
-
-void bind_prepare(py::class_<Agent>& agent) {
-  agent
-      .def(
-          "prepare_read",
-          [](Agent& a, uint64_t peer, const RunTable& runs, const std::optional<py::dict>& lease) {
-            std::optional<LeaseTicket> ticket;
-            if (lease) ticket = lease_from(*lease);
-            return without_gil([&] {
-              return ticket ? a.prepare_read(peer, runs_from(runs), *ticket) : a.prepare_read(peer, runs_from(runs));
-            });
-          },
-          py::arg("peer"), py::arg("runs"), py::arg("lease") = py::none())
-      .def(
-          "prepare_write",
-          [](Agent& a, uint64_t peer, const RunTable& runs) {
-            return without_gil([&] { return a.prepare_write(peer, runs_from(runs)); });
-          },
-          py::arg("peer"), py::arg("runs"))
-      .def(
-          "prepare_kv_read",
-          [](Agent& a, uint64_t peer, const py::dict& lease, uint64_t begin, uint64_t end, const Blocks& remote_blocks,
-             uint64_t remote_first_token, const Blocks& local_blocks, uint64_t local_first_token, bool finish_lease,
-             bool zero_tail) {
-            const LeaseTicket ticket = lease_from(lease);
-            return without_gil([&] {
-              return a.prepare_kv_read(peer, ticket, {begin, end}, BlockList{remote_blocks, remote_first_token},
-                                       BlockList{local_blocks, local_first_token}, {finish_lease, zero_tail});
-            });
-          },
-          py::arg("peer"), py::arg("lease"), py::arg("begin"), py::arg("end"), py::arg("remote_blocks"),
-          py::arg("remote_first_token"), py::arg("local_blocks"), py::arg("local_first_token"),
-          py::arg("finish_lease") = true, py::arg("zero_tail") = false)
-      .def(
-          "prepare_kv_write",
-          [](Agent& a, uint64_t peer, uint64_t begin, uint64_t end, const Blocks& local_blocks,
-             uint64_t local_first_token, const Blocks& remote_blocks, uint64_t remote_first_token) {
-            return without_gil([&] {
-              return a.prepare_kv_write(peer, {begin, end}, BlockList{local_blocks, local_first_token},
-                                        BlockList{remote_blocks, remote_first_token});
-            });
-          },
-          py::arg("peer"), py::arg("begin"), py::arg("end"), py::arg("local_blocks"), py::arg("local_first_token"),
-          py::arg("remote_blocks"), py::arg("remote_first_token"));
-}
-
 void bind_transfers(py::class_<Agent>& agent) {
   agent
       .def(
@@ -357,9 +210,8 @@ void bind_transfers(py::class_<Agent>& agent) {
           py::arg("transfer"), py::arg("timeout_ms"))
       .def(
           "is_done",
-          [](const Agent& a, uint64_t transfer) {
-            return without_gil([&] { return a.check(transfer).state == kv::TransferState::kDone; });
-          },
+          // With the GIL: it takes no longer than giving the GIL away and taking it back.
+          [](const Agent& a, uint64_t transfer) { return a.state(transfer) == kv::TransferState::kDone; },
           py::arg("transfer"),
           "Whether all bytes are in place; for polling, where check() would make a dict each time.")
       .def("completion_fd", &Agent::completion_fd, py::arg("transfer"), py::call_guard<py::gil_scoped_release>())
@@ -403,8 +255,7 @@ void bind_kv_agent(py::module_& m) {
           },
           py::arg("layout"), py::arg("regions"));
   bind_peers(agent);
-  bind_leases(agent);
-  bind_prepare(agent);
+  bind_kv_prepare(m, agent);
   bind_transfers(agent);
   agent.def("prometheus", &Agent::prometheus, py::call_guard<py::gil_scoped_release>())
       .def("stats_json", &Agent::stats_json, py::call_guard<py::gil_scoped_release>())
@@ -421,6 +272,7 @@ void bind_kv_agent(py::module_& m) {
             return outcome(without_gil([&] { return a.drain(Milliseconds(timeout_ms)); }));
           },
           py::arg("timeout_ms"))
+      .def("resume", &Agent::resume, py::call_guard<py::gil_scoped_release>())
       .def("close", &Agent::close, py::call_guard<py::gil_scoped_release>());
 }
 

@@ -70,9 +70,21 @@ class ProcessAgent final : public Agent {
   TransferId prepare_write(PeerId peer, std::vector<Run> runs) override {
     return core().prepare(TransferKind::kWrite, peer, std::move(runs), nullptr);
   }
+  TransferId prepare_read(PeerId peer, const DescriptorList& source, std::span<const uint32_t> source_indices,
+                          const DescriptorList& target, std::span<const uint32_t> target_indices) override {
+    return prepare_read(peer, runs_between(source, source_indices, target, target_indices));
+  }
+  TransferId prepare_write(PeerId peer, const DescriptorList& source, std::span<const uint32_t> source_indices,
+                           const DescriptorList& target, std::span<const uint32_t> target_indices) override {
+    return prepare_write(peer, runs_between(source, source_indices, target, target_indices));
+  }
   TransferId prepare_kv_read(PeerId peer, const LeaseTicket& lease, TokenRange tokens, const BlockList& remote,
                              const BlockList& local, const KvReadOptions& options) override {
     return core().prepare_kv(TransferKind::kRead, peer, &lease, tokens, remote, local, options);
+  }
+  TransferId prepare_kv_read(PeerId peer, TokenRange tokens, const BlockList& remote, const BlockList& local,
+                             const KvReadOptions& options) override {
+    return core().prepare_kv(TransferKind::kRead, peer, nullptr, tokens, remote, local, options);
   }
   TransferId prepare_kv_write(PeerId peer, TokenRange tokens, const BlockList& local,
                               const BlockList& remote) override {
@@ -83,6 +95,7 @@ class ProcessAgent final : public Agent {
     return forked() ? closed() : core_->post(transfer, deadline, notification);
   }
   TransferStatus check(TransferId transfer) const override { return core().check(transfer); }
+  TransferState state(TransferId transfer) const override { return core().state(transfer); }
   TransferStatus wait(TransferId transfer, Milliseconds timeout) override { return core().wait(transfer, timeout); }
   int completion_fd(TransferId transfer) override { return core().completion_fd(transfer); }
   void cancel(TransferId transfer) override { core().cancel(transfer); }
@@ -104,6 +117,7 @@ class ProcessAgent final : public Agent {
   }
 
   Status drain(Milliseconds timeout) override { return forked() ? closed() : core_->drain(timeout); }
+  void resume() override { core().resume(); }
   void close() override {
     if (!forked()) core_->close();
   }

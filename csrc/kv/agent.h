@@ -11,6 +11,7 @@
 
 #include "core/api.h"
 #include "core/status.h"
+#include "kv/descriptors.h"
 #include "kv/layout.h"
 #include "kv/plan.h"
 #include "kv/provider.h"
@@ -53,7 +54,10 @@ struct TransferStatus {
   std::string message;
   bool quiesced = true;  // no byte of it can land any more
   uint64_t bytes_done = 0;
-  std::vector<TokenRange> failed_tokens;  // of a planned transfer that ended in another way than kDone
+  // Of a planned transfer that ended in another way than kDone: the tokens that are not in place in all layers. All of
+  // them until it is quiesced, when its cause says that no byte of it is to be trusted (kLeaseExpired, kIntegrity), and
+  // when a lease could not be looked at once more.
+  std::vector<TokenRange> failed_tokens;
 };
 
 // Microseconds spent in each stage, for telemetry.
@@ -61,9 +65,13 @@ struct TransferTimes {
   double plan = 0;      // prepare_*: planning and checks
   double post = 0;      // inside post(), on the caller's thread
   double queue = 0;     // until a copy thread took it
-  double wire = 0;      // moving bytes
+  double wire = 0;      // moving bytes; of a WRITE: at the target, from the request to the result
+  double flush = 0;     // of those: making them visible, where the provider needs that
   double validate = 0;  // lease words before and after
   double total = 0;     // post() to the terminal state
+  // READ: from done until the peer acknowledged what the transfer owed it (its notification, the finished lease); 0
+  // until then, or when it owed nothing. WRITE: the way of the request and of its status, without the target's work.
+  double ack = 0;
   uint64_t bytes = 0, runs = 0;
   std::string provider;
 };
@@ -156,8 +164,17 @@ class NXL_API Agent {
   virtual TransferId prepare_read(PeerId peer, std::vector<Run> runs) = 0;
   virtual TransferId prepare_read(PeerId peer, std::vector<Run> runs, const LeaseTicket& lease) = 0;
   virtual TransferId prepare_write(PeerId peer, std::vector<Run> runs) = 0;  // carried out by the target reading
+  // The same by numbers in two lists that were checked before: descriptor source_indices[i] of `source` goes to
+  // target_indices[i] of `target`, which must be as long. Neighbours are joined.
+  virtual TransferId prepare_read(PeerId peer, const DescriptorList& source, std::span<const uint32_t> source_indices,
+                                  const DescriptorList& target, std::span<const uint32_t> target_indices) = 0;
+  virtual TransferId prepare_write(PeerId peer, const DescriptorList& source, std::span<const uint32_t> source_indices,
+                                   const DescriptorList& target, std::span<const uint32_t> target_indices) = 0;
   virtual TransferId prepare_kv_read(PeerId peer, const LeaseTicket& lease, TokenRange tokens, const BlockList& remote,
                                      const BlockList& local, const KvReadOptions& options) = 0;
+  // Without a lease nothing is fenced: the caller answers for the peer's blocks staying as they are.
+  virtual TransferId prepare_kv_read(PeerId peer, TokenRange tokens, const BlockList& remote, const BlockList& local,
+                                     const KvReadOptions& options) = 0;
   virtual TransferId prepare_kv_write(PeerId peer, TokenRange tokens, const BlockList& local,
                                       const BlockList& remote) = 0;
   // `notification` reaches the peer after the data, and only if the transfer is done; empty: none. NRT_RESOURCE when a
@@ -165,7 +182,10 @@ class NXL_API Agent {
   // again once it is quiesced.
   virtual Status post(TransferId transfer, Milliseconds deadline, const std::string& notification) = 0;
   virtual TransferStatus check(TransferId transfer) const = 0;
-  virtual TransferStatus wait(TransferId transfer, Milliseconds timeout) = 0;  // a time-out here cancels nothing
+  virtual TransferState state(TransferId transfer) const = 0;  // of check(), at the price of a look: for polling
+  // A time-out here cancels nothing. A caller with time enough carries out a one-sided READ that no copy thread has
+  // begun.
+  virtual TransferStatus wait(TransferId transfer, Milliseconds timeout) = 0;
   // An eventfd of the agent's, good until release(): readable once terminal, and written again when it is quiesced only
   // later.
   virtual int completion_fd(TransferId transfer) = 0;
@@ -182,7 +202,10 @@ class NXL_API Agent {
   virtual std::string dump_in_flight() const = 0;
   virtual bool healthy(std::string* why) const = 0;
 
-  virtual Status drain(Milliseconds timeout) = 0;  // no new post; waits for what is in flight (NRT_TIMEOUT)
+  // No new post, no WRITE of a peer; waits for what is in flight (NRT_TIMEOUT). Peers may go on reading. It holds until
+  // resume(), also after a time-out; a draining agent says so in healthy().
+  virtual Status drain(Milliseconds timeout) = 0;
+  virtual void resume() = 0;
   // Fails what is in flight with kClosed, waits until it is quiesced, lets go. After a fork the child's copy of an
   // agent is closed: calls throw Error(kClosed) or return NRT_CLOSED.
   virtual void close() = 0;

@@ -110,6 +110,7 @@ void AgentCore::close() {
   {
     Lock lock(mutex_);
     if (std::exchange(closed_, true)) return;
+    leases_.end_life();
     for (const auto& [id, peer] : peers_) peer->wanted = false;
     peers_changed_.notify_all();
     std::vector<TransferPtr> all;

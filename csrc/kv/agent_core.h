@@ -20,6 +20,7 @@
 #include "kv/lease_table.h"
 #include "kv/metrics.h"
 #include "kv/notifications.h"
+#include "kv/process_life.h"
 #include "kv/provider.h"
 #include "kv/region_table.h"
 #include "kv/session.h"
@@ -54,6 +55,9 @@ struct Link {
   std::vector<std::array<TransferCounters*, 3>> counters;  // by channel and kind; the last entry: no channel
 
   bool down = false;
+  std::shared_ptr<const ProcessLife> process;  // of a peer on this host; null when nothing can be said
+  uint64_t in_flight = 0;                      // transfers of this side
+  bool watched = false;                        // look_at() is due
   std::shared_ptr<CopyWorkers> workers;  // of its channels that wait for the peer, so that others do not wait with them
   std::shared_ptr<const RemoteRegionMap> regions;
   std::shared_ptr<const DescribedKv> remote_kv, local_kv;
@@ -82,6 +86,13 @@ struct PeerEntry {
   std::shared_ptr<Session> session;  // the present attempt or session
   std::shared_ptr<Link> link;        // while up
   Outbox outbox;
+  // What finished transfers owe it, by number in the outbox, for the time that the acknowledgement takes.
+  struct Owed {
+    uint64_t number = 0;
+    std::weak_ptr<Transfer> transfer;
+    std::chrono::steady_clock::time_point since{};
+  };
+  std::deque<Owed> owed;
 };
 
 class AgentCore : private SessionHost, private ProviderHost {
@@ -127,13 +138,17 @@ class AgentCore : private SessionHost, private ProviderHost {
 
   // agent_transfers.cpp
   Status post(TransferId transfer, Milliseconds deadline, const std::string& notification);
+
+  // agent_waits.cpp
   TransferStatus check(TransferId transfer) const;
+  TransferState state(TransferId transfer) const;
   TransferStatus wait(TransferId transfer, Milliseconds timeout);
   int completion_fd(TransferId transfer);
   void cancel(TransferId transfer);
   Status release(TransferId transfer);
   TransferTimes times(TransferId transfer) const;
   Status drain(Milliseconds timeout);
+  void resume();
 
   // agent_report.cpp
   std::string prometheus() const;
@@ -193,15 +208,21 @@ class AgentCore : private SessionHost, private ProviderHost {
 
   // agent_links.cpp, control thread
   std::shared_ptr<Link> make_link(Session& session, const PeerPtr& peer);
+  void watch(const std::shared_ptr<Link>& link);    // with mutex_; any thread
+  void look_at(const std::shared_ptr<Link>& link);  // while transfers are in flight: is the process there?
   void make_plans(Link& link, const Session& session, std::shared_ptr<const DescribedKv> local);
   void replan_all();
 
   // agent_notifications.cpp
   Status queue_notification(PeerEntry& peer, NotifyKind kind, std::string payload);  // with mutex_
   void send_notifications(PeerEntry& peer);                                          // with mutex_
+  void acknowledged(PeerEntry& peer, uint64_t number);                               // with mutex_
+  void forget_notifications(PeerEntry& peer);                                        // with mutex_
   void on_notify(Session& session, const Frame& frame);
 
   // agent_prepare.cpp
+  std::vector<Run> take_runs();                  // with mutex_
+  void give_back_runs(std::vector<Run>&& runs);  // with mutex_
   TransferId keep(TransferPtr transfer, Time began);
   void choose_channel(Transfer& transfer, std::span<const uint32_t> remote_regions, const RemoteRegionMap& regions);
 
@@ -209,9 +230,9 @@ class AgentCore : private SessionHost, private ProviderHost {
   TransferPtr find_transfer(TransferId transfer) const;
   void run(const TransferPtr& transfer);  // copy thread or post(), without mutex_
   struct Parts;
-  void run_part(const std::shared_ptr<Parts>& parts, size_t index);      // without mutex_
-  void copied(const TransferPtr& transfer, Status status, Cause cause);  // without mutex_
-  Status check_lease(Transfer& transfer, Cause* cause);                  // without mutex_
+  void run_part(const std::shared_ptr<Parts>& parts, size_t index);                             // without mutex_
+  void copied(const TransferPtr& transfer, CopyResult result, std::vector<ByteRange> missing);  // without mutex_
+  Status check_lease(Transfer& transfer, Cause* cause);                                         // without mutex_
   CopyWorkers& workers_for(Transfer& transfer);
   void stop(const TransferPtr& transfer, Cause cause, const std::string& message);
   void moved(const TransferPtr& transfer, const Status& status, Cause cause);
@@ -251,6 +272,7 @@ class AgentCore : private SessionHost, private ProviderHost {
   std::map<PeerId, PeerPtr> peers_;
   PeerId next_peer_ = 1;
   std::unordered_map<TransferId, TransferPtr> transfers_;
+  std::vector<std::vector<Run>> spare_runs_;  // storage of released transfers: fresh pages cost more than planning
   std::unordered_map<uint64_t, TransferPtr> writes_;  // by request number, until quiesced
   TransferId next_transfer_ = 1;
   uint64_t next_request_ = 1;

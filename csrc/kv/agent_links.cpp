@@ -8,6 +8,8 @@
 namespace nxl::kv {
 namespace {
 
+constexpr std::chrono::milliseconds kLookAtProcess{20};  // a few microseconds each
+
 // The peer's words about itself, held against the regions it has announced.
 std::shared_ptr<const DescribedKv> checked_remote(const LayoutMessage& message, const RemoteRegionMap& regions,
                                                   const std::string& peer) {
@@ -26,6 +28,23 @@ std::shared_ptr<const DescribedKv> checked_remote(const LayoutMessage& message, 
 
 }  // namespace
 
+void AgentCore::watch(const std::shared_ptr<Link>& link) {
+  if (!link->process || link->down || std::exchange(link->watched, true)) return;
+  loop_->at(Clock::now() + kLookAtProcess, [this, link] { look_at(link); });
+}
+
+void AgentCore::look_at(const std::shared_ptr<Link>& link) {
+  {
+    const Lock lock(mutex_);
+    link->watched = false;
+    if (link->down || link->in_flight == 0) return;
+    watch(link);
+  }
+  if (link->process->ending()) {
+    link->session->end(detail::concat("process ", link->process->pid(), " of the peer is ending"), false);
+  }
+}
+
 std::shared_ptr<Link> AgentCore::make_link(Session& session, const PeerPtr& peer) {
   auto link = std::make_shared<Link>();
   link->number = session.number();
@@ -35,6 +54,7 @@ std::shared_ptr<Link> AgentCore::make_link(Session& session, const PeerPtr& peer
   link->initiator = session.initiator();
   link->session = session.shared_from_this();
   link->regions = session.regions();
+  if (session.unix_socket()) link->process = ProcessLife::of(session.pid());
 
   auto lease_table = std::make_shared<RemoteRegion>();
   lease_table->index = UINT32_MAX;

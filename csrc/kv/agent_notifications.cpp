@@ -24,6 +24,23 @@ void AgentCore::send_notifications(PeerEntry& peer) {
   }
 }
 
+void AgentCore::acknowledged(PeerEntry& peer, uint64_t number) {
+  peer.outbox.acknowledge(number);
+  const Time now = Clock::now();
+  for (; !peer.owed.empty() && peer.owed.front().number <= number; peer.owed.pop_front()) {
+    const auto& owed = peer.owed.front();
+    metrics_.ack_us[static_cast<size_t>(TransferKind::kRead)].add(microseconds(now - owed.since));
+    if (const auto transfer = owed.transfer.lock(); transfer && transfer->ended_at == owed.since) {
+      transfer->acked_at = now;
+    }
+  }
+}
+
+void AgentCore::forget_notifications(PeerEntry& peer) {
+  metrics_.notifications_lost += peer.outbox.restart();
+  peer.owed.clear();
+}
+
 Status AgentCore::notify(PeerId peer, const std::string& payload) {
   if (payload.size() > kMaxNotification) {
     return {kNrtInvalid, detail::concat("notification of ", payload.size(), " bytes, the limit is ", kMaxNotification)};
@@ -96,7 +113,7 @@ void AgentCore::on_frame(Session& session, const Frame& frame) {
       const uint64_t sequence = NumberMessage::decode(frame.body).value;
       const PeerPtr peer = session_peers_.at(&session);
       const Lock lock(mutex_);
-      peer->outbox.acknowledge(sequence);
+      acknowledged(*peer, sequence);
       send_notifications(*peer);
       return;
     }

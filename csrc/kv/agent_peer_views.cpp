@@ -90,7 +90,7 @@ void AgentCore::disconnect(PeerId peer) {
     }
     for (const TransferPtr& transfer : hit) stop(transfer, Cause::kPeerLost, link->peer_name + ": disconnected");
   }
-  metrics_.notifications_lost += entry->outbox.restart();
+  forget_notifications(*entry);
   peers_.erase(it);
   entry->state = PeerState::kDown;
   peers_changed_.notify_all();

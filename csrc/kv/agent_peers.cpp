@@ -180,7 +180,7 @@ void AgentCore::on_proved(Session& session) {
     } else {
       const PeerPtr peer = session_peers_.at(&session);
       if (peer->incarnation != Key{} && peer->incarnation != session.incarnation()) {
-        metrics_.notifications_lost += peer->outbox.restart();
+        forget_notifications(*peer);
         NXL_LOG(kInfo, "kv agent ", config_.name, ": ", session.label(), " is a new incarnation");
       }
       peer->name = session.name();
@@ -197,7 +197,7 @@ void AgentCore::evict(const PeerPtr& peer, const std::string& why) {
   if (!peer->endpoint.empty()) return;  // it reconnects to whoever is there now
   const Lock lock(mutex_);
   peer->wanted = false;
-  metrics_.notifications_lost += peer->outbox.restart();
+  forget_notifications(*peer);
   peers_.erase(peer->id);
 }
 

@@ -8,10 +8,6 @@
 namespace nxl::kv {
 namespace {
 
-double microseconds(std::chrono::steady_clock::duration duration) {
-  return std::chrono::duration<double, std::micro>(duration).count();
-}
-
 // Replaces a layout's own region numbers by those of the agents.
 void place(std::vector<Run>& runs, const std::vector<uint32_t>& sources, const std::vector<uint32_t>& targets) {
   for (Run& run : runs) {
@@ -59,6 +55,7 @@ TransferId AgentCore::prepare_kv(TransferKind kind, PeerId peer, const LeaseTick
     remote = link.remote_kv;
     local = link.local_kv;
     plan = reads ? link.read_plan : link.write_plan;
+    transfer->runs = take_runs();
   }
   NXL_CHECK(local, kInvalid, "describe_kv was not called on ", config_.name);
   NXL_CHECK(remote, kInvalid, transfer->link->peer_name, " has described no KV layout");
@@ -68,13 +65,13 @@ TransferId AgentCore::prepare_kv(TransferKind kind, PeerId peer, const LeaseTick
   transfer->tokens = tokens;
   const BlockList& source = reads ? remote_blocks : local_blocks;
   const BlockList& target = reads ? local_blocks : remote_blocks;
-  plan->apply(tokens, source, target, transfer->runs);
+  plan->apply(tokens, source, target, transfer->runs, &transfer->shares);
   if (reads && options.zero_tail) {
     plan->tail(tokens, target, transfer->tail);
     place(transfer->tail, local->regions, local->regions);
   }
   place(transfer->runs, reads ? remote->regions : local->regions, reads ? local->regions : remote->regions);
-  for (const Run& run : transfer->runs) transfer->bytes += run.total_bytes();
+  if (!transfer->shares.empty()) transfer->bytes = transfer->shares.back().end_byte;
   transfer->local_regions = local->regions;
   std::sort(transfer->local_regions.begin(), transfer->local_regions.end());
   const auto end = std::unique(transfer->local_regions.begin(), transfer->local_regions.end());
@@ -115,6 +112,20 @@ void AgentCore::choose_channel(Transfer& transfer, std::span<const uint32_t> rem
               detail::concat("no provider reaches all regions of this transfer at ", link.peer_name,
                              "; it is reached by ", link.channels.front()->provider(), " and ",
                              link.channels.size() - 1, " more: allow cma or tcp on both agents"));
+}
+
+std::vector<Run> AgentCore::take_runs() {
+  if (spare_runs_.empty()) return {};
+  std::vector<Run> runs = std::move(spare_runs_.back());
+  spare_runs_.pop_back();
+  return runs;
+}
+
+void AgentCore::give_back_runs(std::vector<Run>&& runs) {
+  constexpr size_t kKept = 4, kWorthKeeping = 1024, kMostRuns = 1 << 15;  // at most 8 MB an agent
+  if (spare_runs_.size() >= kKept || runs.capacity() < kWorthKeeping || runs.capacity() > kMostRuns) return;
+  runs.clear();
+  spare_runs_.push_back(std::move(runs));
 }
 
 TransferId AgentCore::keep(TransferPtr transfer, Time began) {

@@ -21,6 +21,7 @@ void AgentCore::health(bool* healthy, std::string* why) const {
     *healthy = false;
     *why += (why->empty() ? "" : "; ") + what;
   };
+  if (draining_ && !closed_) bad("it drains: no new transfers until resume()");
   for (const auto& [id, peer] : peers_) {
     if (peer->endpoint.empty() || !peer->wanted || peer->state == PeerState::kUp) continue;
     bad(detail::concat("peer ", peer->name.empty() ? peer->endpoint : peer->name, " is ", state_name(peer->state),
@@ -64,6 +65,7 @@ Report AgentCore::report() const {
     r.unacknowledged_notifications += peer->outbox.size();
   }
   r.waiting_notifications = inbox_.size();
+  r.draining = draining_;
   health(&r.healthy, &r.why);
   return r;
 }
@@ -90,7 +92,7 @@ std::string AgentCore::dump_in_flight() const {
     if (m.cause() != Cause::kNone) out << ", " << cause_name(m.cause()) << " (" << m.message() << ")";
     out << ", " << t.progress.bytes_done.load() << " of " << t.bytes << " bytes in " << t.runs.size() << " runs, age "
         << seconds(now - t.posted_at) << " s, deadline in " << seconds(t.deadline - now) << " s";
-    if (t.lease) out << ", lease " << t.lease->id;
+    if (t.lease && t.kind == TransferKind::kRead) out << ", lease " << t.lease->id;
     out << '\n';
   };
   for (const auto& [id, transfer] : transfers_) {

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Running transfers: post, copy, the ways to end, and what an end sets off.
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "core/error.h"
@@ -19,8 +17,25 @@ namespace {
 constexpr std::chrono::milliseconds kGrace{20};  // between the failure of a copy and its verdict
 constexpr uint64_t kWorthSplitting = 1 << 20;    // bytes from which several copy threads take part
 
-double microseconds(std::chrono::steady_clock::duration duration) {
-  return std::chrono::duration<double, std::micro>(duration).count();
+uint64_t bytes_before(std::span<const Run> runs, size_t index) {
+  uint64_t bytes = 0;
+  for (const Run& run : runs.first(std::min(index, runs.size()))) bytes += run.total_bytes();
+  return bytes;
+}
+
+// All of `runs` in as many calls as the channel needs; first_failed_run counts in `runs`.
+CopyResult read_all(Transfer& t, std::span<const Run> runs) {
+  const uint64_t most = t.channel->capabilities().max_runs;
+  CopyResult result;
+  for (size_t at = 0; at < runs.size() && result.status.is_ok();) {
+    const size_t count = std::min<uint64_t>(most, runs.size() - at);
+    const double flushed = result.flush_us;
+    result = t.channel->read(runs.subspan(at, count), t.progress, t.deadline);
+    result.flush_us += flushed;
+    result.first_failed_run += at;
+    at += count;
+  }
+  return result;
 }
 
 void clear_eventfd(int fd) {
@@ -63,13 +78,16 @@ Status AgentCore::post(TransferId id, Milliseconds deadline, const std::string& 
                                         t.machine.terminal() ? " and not quiesced" : "", "; it was posted already")};
   }
   ++in_flight_;
+  ++t.link->in_flight;
   bytes_in_flight_ += t.bytes;
   t.notification = notification;
   t.progress.stop = false;
   t.progress.bytes_done = 0;
   t.posted_at = began;
   t.begun_at = t.moved_at = t.ended_at = {};
-  t.validate_us = 0;
+  t.acked_at = {};
+  t.validate_us = t.flush_us = t.target_us = 0;
+  t.missing.reset();
   t.deadline = began + (deadline.count() > 0 ? deadline : config_.default_deadline);
   if (t.completion) clear_eventfd(t.completion.get());
   if (t.link->down) {
@@ -83,6 +101,7 @@ Status AgentCore::post(TransferId id, Milliseconds deadline, const std::string& 
     run(transfer);
     lock.lock();
   } else {
+    watch(t.link);
     t.timer = loop_->at(t.deadline, [this, id] { expire(id); });
     if (t.channel == nullptr) {
       t.request = next_request_++;
@@ -111,6 +130,9 @@ struct AgentCore::Parts {
   std::atomic<size_t> left;
   std::mutex mutex;
   CopyResult first_failure;
+  std::vector<uint64_t> first_byte;  // of each share, in the bytes of the whole
+  std::vector<ByteRange> missing;
+  double flush_us = 0;
 };
 
 Status AgentCore::check_lease(Transfer& t, Cause* cause) {
@@ -124,6 +146,10 @@ Status AgentCore::check_lease(Transfer& t, Cause* cause) {
     return status;
   }
   if (value == t.lease->generation) return Status::ok();
+  if (t.kind == TransferKind::kServe) {
+    *cause = Cause::kPeerLost;
+    return {kNrtClosed, t.link->peer_name + " has closed: what was copied may be other bytes by now"};
+  }
   *cause = Cause::kLeaseExpired;
   return {kNrtInvalidHandle, detail::concat("lease ", t.lease->id, " of ", t.link->peer_name,
                                             " has ended: the blocks may hold other tokens by now")};
@@ -141,22 +167,23 @@ void AgentCore::run(const TransferPtr& transfer) {
     if (config_.copy_threads > 1 && large) workers = &workers_for(t);
   }
   Cause cause = Cause::kNone;
-  Status status = check_lease(t, &cause);
-  if (!status.is_ok()) return copied(transfer, std::move(status), cause);
-  const uint64_t most = t.channel->capabilities().max_runs;
+  Status status = t.kind == TransferKind::kServe ? Status::ok() : check_lease(t, &cause);
+  if (!status.is_ok()) return copied(transfer, {std::move(status), cause}, {});
   if (workers == nullptr) {
-    CopyResult result;
-    for (size_t at = 0; at < t.runs.size() && result.status.is_ok(); at += most) {
-      result = t.channel->read(std::span(t.runs).subspan(at, std::min<uint64_t>(most, t.runs.size() - at)), t.progress,
-                               t.deadline);
-      if (t.runs.size() - at <= most) break;
-    }
-    return copied(transfer, std::move(result.status), result.cause);
+    CopyResult result = read_all(t, t.runs);
+    std::vector<ByteRange> missing;
+    if (!result.status.is_ok()) missing.push_back({bytes_before(t.runs, result.first_failed_run), t.bytes});
+    return copied(transfer, std::move(result), std::move(missing));
   }
   auto parts = std::make_shared<Parts>();
   parts->transfer = transfer;
   parts->runs = split_runs(t.runs, t.bytes, config_.copy_threads);
   parts->left = parts->runs.size();
+  uint64_t begin = 0;
+  for (const auto& part : parts->runs) {
+    parts->first_byte.push_back(begin);
+    begin += bytes_before(part, part.size());
+  }
   for (size_t i = 1; i < parts->runs.size(); ++i) workers->submit([this, parts, i] { run_part(parts, i); });
   run_part(parts, 0);
 }
@@ -164,23 +191,27 @@ void AgentCore::run(const TransferPtr& transfer) {
 void AgentCore::run_part(const std::shared_ptr<Parts>& parts, size_t index) {
   Transfer& t = *parts->transfer;
   const std::span<const Run> runs = parts->runs[index];
-  const uint64_t most = t.channel->capabilities().max_runs;
-  CopyResult result;
-  for (size_t at = 0; at < runs.size() && result.status.is_ok();) {
-    const size_t count = std::min<uint64_t>(most, runs.size() - at);
-    result = t.channel->read(runs.subspan(at, count), t.progress, t.deadline);
-    at += count;
-  }
-  if (!result.status.is_ok()) {
+  CopyResult result = read_all(t, runs);
+  {
     const std::lock_guard lock(parts->mutex);
-    if (parts->first_failure.status.is_ok()) parts->first_failure = std::move(result);
-    t.progress.stop = true;
+    parts->flush_us = std::max(parts->flush_us, result.flush_us);
+    if (!result.status.is_ok()) {
+      const uint64_t begin = parts->first_byte[index];
+      parts->missing.push_back(
+          {begin + bytes_before(runs, result.first_failed_run), begin + bytes_before(runs, runs.size())});
+      if (parts->first_failure.status.is_ok()) parts->first_failure = std::move(result);
+      t.progress.stop = true;
+    }
   }
-  if (parts->left.fetch_sub(1) == 1) copied(parts->transfer, parts->first_failure.status, parts->first_failure.cause);
+  if (parts->left.fetch_sub(1) != 1) return;
+  parts->first_failure.flush_us = parts->flush_us;
+  copied(parts->transfer, std::move(parts->first_failure), std::move(parts->missing));
 }
 
-void AgentCore::copied(const TransferPtr& transfer, Status status, Cause cause) {
+void AgentCore::copied(const TransferPtr& transfer, CopyResult result, std::vector<ByteRange> missing) {
   Transfer& t = *transfer;
+  Status& status = result.status;
+  Cause& cause = result.cause;
   const Time now = Clock::now();
   if (status.is_ok() && !t.tail.empty()) {
     const auto regions = regions_.snapshot();
@@ -194,9 +225,18 @@ void AgentCore::copied(const TransferPtr& transfer, Status status, Cause cause) 
     cause = Cause::kIntegrity;
   }
   // The second look, after the last byte: what was copied is the leased tokens only if the word is still the same.
-  if (status.is_ok()) status = check_lease(t, &cause);
+  bool trusted = !missing.empty() && cause != Cause::kIntegrity;
+  if (status.is_ok()) {
+    status = check_lease(t, &cause);
+  } else if (trusted && t.lease) {
+    // So is the part that a broken copy left. Where the peer would have to answer, nobody waits for that.
+    Cause ignored = Cause::kNone;
+    trusted = t.channel->capabilities().one_sided && check_lease(t, &ignored).is_ok();
+  }
   const Lock lock(mutex_);
   t.moved_at = now;
+  t.flush_us = result.flush_us;
+  if (trusted) t.missing = std::move(missing);
   const bool unexplained = !status.is_ok() && (cause == Cause::kNone || cause == Cause::kProvider);
   if (unexplained && !t.link->down && t.kind == TransferKind::kRead && !closed_) {
     // A data connection often breaks a moment before the control connection shows that the peer has died: the cause is
@@ -231,6 +271,7 @@ void AgentCore::apply(const TransferPtr& transfer, TransferMachine::Effect effec
   if (effect == TransferMachine::Effect::kEnded) ended(transfer);
   if (was_in_flight && !t.machine.in_flight()) {
     --in_flight_;
+    if (t.kind != TransferKind::kServe) --t.link->in_flight;
     bytes_in_flight_ -= t.bytes;
     if (t.kind == TransferKind::kWrite) writes_.erase(t.request);
     in_flight_changed_.notify_all();
@@ -251,20 +292,24 @@ void AgentCore::ended(const TransferPtr& transfer) {
     counters.bytes += t.bytes;
     if (t.begun_at != Time{} && t.moved_at != Time{}) {
       metrics_.queue_us[kind].add(microseconds(t.begun_at - t.posted_at));
-      metrics_.wire_us[kind].add(microseconds(t.moved_at - t.begun_at));
+      metrics_.wire_us[kind].add(microseconds(t.moved_at - t.begun_at) - t.round_trip_us());
+      metrics_.flush_us[kind].add(t.flush_us);
+      if (t.kind == TransferKind::kWrite) metrics_.ack_us[kind].add(t.round_trip_us());
     }
     const auto peer = peers_.find(t.link->peer);
     if (t.kind == TransferKind::kRead && peer != peers_.end()) {
       // Data first: what is queued here leaves after the last byte has arrived. A full queue holds the next post back,
       // it does not lose what a finished transfer owes.
+      uint64_t owed = 0;
       const auto owe = [&](NotifyKind what, std::string payload) {
-        peer->second->outbox.push_always(what, std::move(payload));
+        owed = peer->second->outbox.push_always(what, std::move(payload));
         ++metrics_.notifications_sent;
       };
       if (!t.notification.empty()) owe(NotifyKind::kMessage, t.notification);
       if (t.lease && t.options.finish_lease) {
         owe(NotifyKind::kLeaseFinished, LeaseFinished{t.lease->id, t.lease->key}.encode());
       }
+      if (owed != 0) peer->second->owed.push_back({owed, transfer, t.ended_at});
       send_notifications(*peer->second);
     }
   } else if (t.machine.cause() != Cause::kCancelled && log_enabled(LogLevel::kInfo)) {
@@ -287,86 +332,6 @@ void AgentCore::expire(TransferId id) {
   const auto it = transfers_.find(id);
   if (it == transfers_.end() || Clock::now() < it->second->deadline) return;  // released, or posted anew
   stop(it->second, Cause::kDeadline, "the deadline passed");
-}
-
-TransferStatus AgentCore::check(TransferId id) const {
-  const Lock lock(mutex_);
-  const Transfer& t = *find_transfer(id);
-  const TransferMachine& m = t.machine;
-  TransferStatus status{m.state(), m.cause(), m.message(), m.quiesced(), t.progress.bytes_done.load(), {}};
-  // Runs go layer by layer, so until the last layer every token lacks something.
-  if (m.terminal() && m.state() != TransferState::kDone && t.tokens) status.failed_tokens.push_back(*t.tokens);
-  return status;
-}
-
-TransferStatus AgentCore::wait(TransferId id, Milliseconds timeout) {
-  {
-    Lock lock(mutex_);
-    const TransferPtr transfer = find_transfer(id);
-    transfer->changed.wait_for(lock, timeout, [&] {
-      return transfer->machine.terminal() || transfer->machine.state() == TransferState::kPrepared;
-    });
-  }
-  return check(id);
-}
-
-int AgentCore::completion_fd(TransferId id) {
-  const Lock lock(mutex_);
-  Transfer& t = *find_transfer(id);
-  if (!t.completion) {
-    t.completion.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    NXL_CHECK(t.completion, kUnavailable, "eventfd: ", std::strerror(errno));
-    if (t.machine.terminal()) signal(t);
-  }
-  return t.completion.get();
-}
-
-void AgentCore::cancel(TransferId id) {
-  const Lock lock(mutex_);
-  stop(find_transfer(id), Cause::kCancelled, "cancelled");
-}
-
-Status AgentCore::release(TransferId id) {
-  TransferPtr transfer;
-  {
-    const Lock lock(mutex_);
-    const auto it = transfers_.find(id);
-    if (it == transfers_.end()) {
-      return {kNrtInvalidHandle, detail::concat("transfer ", id, " is unknown or was released")};
-    }
-    const TransferMachine& m = it->second->machine;
-    if (m.in_flight() || (!m.terminal() && m.state() != TransferState::kPrepared)) {
-      return {kNrtResource, detail::concat("transfer ", id, " is ", state_name(m.state()),
-                                           ": bytes may still move; cancel it and wait until it is quiesced")};
-    }
-    transfer = std::move(it->second);
-    transfers_.erase(it);
-  }
-  regions_.unpin(transfer->local_regions);
-  return Status::ok();
-}
-
-TransferTimes AgentCore::times(TransferId id) const {
-  const Lock lock(mutex_);
-  const Transfer& t = *find_transfer(id);
-  TransferTimes times;
-  times.plan = t.plan_us;
-  times.post = t.post_us;
-  times.validate = t.validate_us;
-  if (t.begun_at != Time{}) times.queue = microseconds(t.begun_at - t.posted_at);
-  if (t.begun_at != Time{} && t.moved_at != Time{}) times.wire = microseconds(t.moved_at - t.begun_at);
-  if (t.ended_at != Time{}) times.total = microseconds(t.ended_at - t.posted_at);
-  times.bytes = t.bytes;
-  times.runs = t.runs.size();
-  times.provider = t.channel ? t.channel->provider() : "peer";
-  return times;
-}
-
-Status AgentCore::drain(Milliseconds timeout) {
-  Lock lock(mutex_);
-  draining_ = true;
-  if (in_flight_changed_.wait_for(lock, timeout, [this] { return in_flight_ == 0 || closed_; })) return Status::ok();
-  return {kNrtTimeout, detail::concat(in_flight_, " transfers are still in flight after ", timeout.count(), " ms")};
 }
 
 }  // namespace nxl::kv

@@ -29,6 +29,9 @@ void AgentCore::send_write_request(const TransferPtr& transfer) {
     regions = t.link->regions;
     request.transfer = t.request;
     request.notification = t.notification;
+    const LeaseTicket life = leases_.life();
+    request.life_word = life.word;
+    request.life_generation = life.generation;
     request.deadline_ms =
         static_cast<uint64_t>(std::max<int64_t>(1, std::chrono::ceil<Milliseconds>(t.deadline - Clock::now()).count()));
     t.queried_at = Clock::now();
@@ -67,6 +70,7 @@ void AgentCore::on_write_status(Session& session, const Frame& frame) {
     if (it == writes_.end() || it->second->link != link_of(session)) return;  // an answer that came twice
     const TransferPtr transfer = it->second;
     transfer->progress.bytes_done = status.bytes;
+    transfer->target_us = static_cast<double>(status.took_us);
     switch (status.state) {
       case WriteState::kActive:
         return;
@@ -84,6 +88,9 @@ void AgentCore::on_write_status(Session& session, const Frame& frame) {
         break;
       case WriteState::kFailed:
         transfer->moved_at = Clock::now();
+        if (status.in_place != 0 && status.in_place <= transfer->bytes) {
+          transfer->missing = {{status.in_place, transfer->bytes}};
+        }
         moved(transfer, {kNrtFailure, session.name() + ": " + status.message}, status.cause);
         break;
     }
@@ -125,6 +132,10 @@ void AgentCore::on_write_request(Session& session, const Frame& frame) {
     }
     transfer->runs = std::move(request.runs);
     choose_channel(*transfer, remote_used, *session.regions());
+    // Where no processor of the initiator's takes part, its memory can still be read when it has closed.
+    if (request.life_generation != 0 && transfer->channel->capabilities().one_sided) {
+      transfer->lease = LeaseTicket{0, {}, request.life_word, request.life_generation};
+    }
     transfer->posted_at = now;
     transfer->deadline = now + Milliseconds(std::min(request.deadline_ms, kMaxDeadlineMs));
     NXL_CHECK(regions_.pin(transfer->local_regions), kInvalid, "a region was deregistered");
@@ -170,9 +181,16 @@ void AgentCore::served(const TransferPtr& transfer) {
   }
   link.served.erase(t.request);
   regions_.unpin(t.local_regions);
+  // What is missing is told by the first gap only: several copy threads may leave more than one.
+  uint64_t in_place = done ? t.bytes : 0;
+  if (t.missing) {
+    in_place = std::ranges::min(*t.missing, {}, &ByteRange::begin).begin;
+  }
   // Sent now that not a byte moves any more: the initiator may take it as the drain certificate.
-  remember_result(link, {t.request, done ? WriteState::kDone : WriteState::kFailed, t.machine.cause(),
-                         t.machine.message(), t.progress.bytes_done.load()});
+  remember_result(
+      link, {t.request, done ? WriteState::kDone : WriteState::kFailed, t.machine.cause(), t.machine.message(),
+             t.progress.bytes_done.load(), in_place,
+             static_cast<uint64_t>(std::chrono::ceil<std::chrono::microseconds>(Clock::now() - t.posted_at).count())});
   if (--link.serving == 0 && link.down) {
     loop_->call([this, session = link.session] { close_when_quiet(*session); });
   }

@@ -24,7 +24,7 @@ constexpr uint64_t kGenerationMask = UINT64_MAX >> 1;
 
 LeaseTable::LeaseTable(uint32_t capacity) : capacity_(capacity) {
   const auto page = static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  bytes_ = (uint64_t{capacity} * sizeof(uint64_t) + page - 1) / page * page;
+  bytes_ = ((uint64_t{capacity} + 1) * sizeof(uint64_t) + page - 1) / page * page;
   writable_.reset(::memfd_create("nxl-kv-leases", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   NXL_CHECK(writable_ && ::ftruncate(writable_.get(), static_cast<off_t>(bytes_)) == 0, kUnavailable, "lease table of ",
             bytes_, " bytes: ", std::strerror(errno));
@@ -41,10 +41,14 @@ LeaseTable::LeaseTable(uint32_t capacity) : capacity_(capacity) {
     throw_error(ErrorKind::kUnavailable, std::string("lease table cannot be made read-only: ") + std::strerror(error));
   }
   uint64_t first = random_id() & kGenerationMask;
-  for (uint64_t i = 0; i < capacity_; ++i) words_[i].store(first | 1, std::memory_order_relaxed);
+  for (uint64_t i = 0; i <= capacity_; ++i) words_[i].store(first | 1, std::memory_order_relaxed);
   free_words_.reserve(capacity_);
   for (uint32_t i = capacity_; i != 0; --i) free_words_.push_back(i - 1);
 }
+
+LeaseTicket LeaseTable::life() const { return {0, {}, capacity_, words_[capacity_].load(std::memory_order_relaxed)}; }
+
+void LeaseTable::end_life() { words_[capacity_].fetch_add(1, std::memory_order_seq_cst); }
 
 LeaseTable::~LeaseTable() { ::munmap(words_, bytes_); }
 
@@ -154,7 +158,7 @@ std::vector<LeaseEvent> LeaseTable::poll(size_t most) {
 }
 
 uint64_t LeaseTable::word(uint64_t index) const {
-  return index < capacity_ ? words_[index].load(std::memory_order_acquire) : 0;
+  return index <= capacity_ ? words_[index].load(std::memory_order_acquire) : 0;
 }
 
 LeaseTable::Counts LeaseTable::counts() const {

@@ -42,6 +42,10 @@ class NXL_API LeaseTable {
   enum class Finish { kCounted, kEnded, kRepeated, kNotAReader, kUnknown, kWrongKey };
   Finish finish(LeaseId lease, const Key& key, const std::string& reader);
 
+  // A ticket that is valid until end_life(): what peers copy for this agent's WRITEs is fenced by it.
+  LeaseTicket life() const;
+  void end_life();
+
   // Ends every lease whose time is over, however many live ones are among them. Returns how many.
   size_t expire(Time now);
   std::optional<Time> next_expiry() const;

@@ -341,6 +341,7 @@ Body WriteRequestMessage::encode() const {
   out.number(critical(1), transfer).number(critical(2), deadline_ms).bytes(critical(3), table.bytes());
   out.bytes(critical(4), keys.bytes());
   if (!notification.empty()) out.text(critical(5), notification);
+  out.number(6, life_word).number(7, life_generation);
   return out.take();
 }
 
@@ -387,6 +388,12 @@ WriteRequestMessage WriteRequestMessage::decode(BodyView body) {
       case critical(5):
         m.notification = f.text(kMaxNotification);
         return true;
+      case 6:
+        m.life_word = f.number();
+        return true;
+      case 7:
+        m.life_generation = f.number();
+        return true;
       default:
         return false;
     }
@@ -398,7 +405,7 @@ Body WriteStatusMessage::encode() const {
   FieldWriter out;
   out.number(critical(1), transfer).number(critical(2), static_cast<uint64_t>(state));
   out.number(critical(3), static_cast<uint64_t>(cause)).text(4, std::string_view(message).substr(0, kMaxText));
-  out.number(5, bytes);
+  out.number(5, bytes).number(6, in_place).number(7, took_us);
   return out.take();
 }
 
@@ -420,6 +427,12 @@ WriteStatusMessage WriteStatusMessage::decode(BodyView body) {
         return true;
       case 5:
         m.bytes = f.number();
+        return true;
+      case 6:
+        m.in_place = f.number();
+        return true;
+      case 7:
+        m.took_us = f.number();
         return true;
       default:
         return false;

@@ -131,6 +131,8 @@ struct NXL_API WriteRequestMessage {
   std::vector<Run> runs;
   std::vector<std::pair<uint32_t, Key>> target_keys;  // of every target region the runs name
   std::string notification;
+  // A word of the initiator's lease table and what it holds until the initiator closes; 0 as generation: none.
+  uint64_t life_word = 0, life_generation = 0;
 
   Body encode() const;
   static WriteRequestMessage decode(BodyView body);
@@ -144,6 +146,8 @@ struct NXL_API WriteStatusMessage {
   Cause cause = Cause::kNone;
   std::string message;
   uint64_t bytes = 0;
+  uint64_t in_place = 0;  // of a failed one: so many of the request's bytes, from its first run on, are in place
+  uint64_t took_us = 0;   // from the request to the result
 
   Body encode() const;
   static WriteStatusMessage decode(BodyView body);

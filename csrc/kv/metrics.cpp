@@ -21,6 +21,7 @@ std::vector<Scalar> scalars(const Report& r) {
   const auto d = [](uint64_t value) { return static_cast<double>(value); };
   return {
       {"healthy", "1 when every peer that was asked for is up", false, r.healthy ? 1.0 : 0.0},
+      {"draining", "1 from drain to resume: no new transfers", false, r.draining ? 1.0 : 0.0},
       {"transfers_in_flight", "posted and not yet at rest", false, d(r.in_flight)},
       {"bytes_in_flight", "bytes of those", false, d(r.bytes_in_flight)},
       {"oldest_in_flight_seconds", "age of the oldest of those", false, r.oldest_in_flight_s},
@@ -141,6 +142,9 @@ std::string Report::prometheus() const {
   histograms("transfer_seconds", "post to the terminal state", metrics.total_us);
   histograms("queue_seconds", "post to the first byte", metrics.queue_us);
   histograms("wire_seconds", "moving bytes", metrics.wire_us);
+  histograms("flush_seconds", "making what arrived visible, where the provider needs that", metrics.flush_us);
+  histograms("ack_seconds", "read: done to the peer's acknowledgement; write: request and status on their way",
+             metrics.ack_us);
   return out.str();
 }
 

@@ -46,6 +46,8 @@ class NXL_API Metrics {
   std::array<Histogram, 3> total_us;  // by TransferKind
   std::array<Histogram, 3> queue_us;
   std::array<Histogram, 3> wire_us;
+  std::array<Histogram, 3> flush_us;
+  std::array<Histogram, 3> ack_us;
   uint64_t completed_in_post = 0;
   uint64_t refused_posts = 0;  // a limit was reached
   uint64_t notifications_sent = 0, notifications_received = 0, notifications_repeated = 0, notifications_lost = 0;
@@ -71,7 +73,7 @@ struct NXL_API Report {
   uint64_t regions = 0, transfers = 0;
   std::array<uint64_t, 4> peers{};  // by PeerState
   uint64_t waiting_notifications = 0, unacknowledged_notifications = 0;
-  bool healthy = true;
+  bool healthy = true, draining = false;
   std::string why;
 
   std::string prometheus() const;

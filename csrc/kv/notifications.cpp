@@ -18,9 +18,10 @@ bool Outbox::push(NotifyKind kind, std::string payload) {
   return true;
 }
 
-void Outbox::push_always(NotifyKind kind, std::string payload) {
+uint64_t Outbox::push_always(NotifyKind kind, std::string payload) {
   bytes_ += payload.size() + kOverhead;
-  queue_.push_back({next_sequence_++, kind, std::move(payload)});
+  queue_.push_back({next_sequence_, kind, std::move(payload)});
+  return next_sequence_++;
 }
 
 bool Outbox::full() const { return bytes_ >= max_bytes_; }

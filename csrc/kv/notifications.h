@@ -20,8 +20,8 @@ class NXL_API Outbox {
 
   explicit Outbox(uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  bool push(NotifyKind kind, std::string payload);         // false: it is full
-  void push_always(NotifyKind kind, std::string payload);  // what was promised when there was room
+  bool push(NotifyKind kind, std::string payload);             // false: it is full
+  uint64_t push_always(NotifyKind kind, std::string payload);  // what was promised when there was room; its number
   bool full() const;
   // What is to be sent now, within a window: what was never sent; and once the oldest has waited `patience` for its
   // acknowledgement, everything again.

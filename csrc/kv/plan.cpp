@@ -13,6 +13,8 @@ namespace nxl::kv {
 namespace {
 
 constexpr uint64_t kMaxPeriod = 1u << 16;  // tokens after which the context-parallel pattern of a pair repeats
+// Of one transfer. More of them would say more exactly what is missing, and cost every transfer more changes of region.
+constexpr size_t kTokenShares = 8;
 
 template <typename T>
 void check_equal(const char* field, const T& source, const T& target) {
@@ -172,7 +174,8 @@ void Plan::emit(const Unit& unit, const Segment& segment, std::vector<Run>& runs
   place(unit, segment, shape_of(unit, heads_, head_bytes_, segment.tokens), runs, first);
 }
 
-void Plan::apply(TokenRange tokens, const BlockList& source, const BlockList& target, std::vector<Run>& runs) const {
+void Plan::apply(TokenRange tokens, const BlockList& source, const BlockList& target, std::vector<Run>& runs,
+                 std::vector<TokenShare>* shares) const {
   NXL_CHECK(tokens.begin <= tokens.end, kInvalid, "token range begins at ", tokens.begin, " and ends at ", tokens.end);
   if (empty()) return;
   std::vector<Segment> segments;
@@ -189,11 +192,27 @@ void Plan::apply(TokenRange tokens, const BlockList& source, const BlockList& ta
     segment.target_token = (target_.local(token) - target.first_token / target_.context_size) % target_.block_tokens;
     segment.tokens =
         std::min({left, source_.block_tokens - segment.source_token, target_.block_tokens - segment.target_token});
+    segment.position = token;
     segments.push_back(segment);
     token += segment.tokens;
   }
+  runs.reserve(runs.size() +
+               units_.size() * segments.size());  // a head split may need more: growing costs as much again
+  if (shares == nullptr) return place_all(segments, runs);
+  const size_t count = std::min(segments.size(), kTokenShares);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t begin = segments.size() * i / count, end = segments.size() * (i + 1) / count;
+    const auto share = std::span(segments).subspan(begin, end - begin);
+    place_all(share, runs);
+    for (const Segment& segment : share) bytes += segment.tokens * heads_ * head_bytes_ * units_.size();
+    const uint64_t first_token = i == 0 ? tokens.begin : share.front().position;
+    shares->push_back({{first_token, end == segments.size() ? tokens.end : segments[end].position}, bytes});
+  }
+}
+
+void Plan::place_all(std::span<const Segment> segments, std::vector<Run>& runs) const {
   const size_t first = runs.size();
-  runs.reserve(first + units_.size() * segments.size());  // a head split may need more: growing costs as much again
   for (const Unit& unit : units_) {
     Shape shape;
     for (const Segment& segment : segments) {
@@ -214,7 +233,7 @@ void Plan::tail(TokenRange tokens, const BlockList& target, std::vector<Run>& ru
   const uint64_t block = target_.block(target, last, "target");
   const uint64_t used = (target_.local(last) - target.first_token / target_.context_size) % target_.block_tokens + 1;
   if (used == target_.block_tokens) return;
-  const Segment segment{block, used, block, used, target_.block_tokens - used};
+  const Segment segment{block, used, block, used, target_.block_tokens - used, 0};
   const size_t first = runs.size();
   for (const Unit& unit : units_) emit({unit.target, unit.target}, segment, runs, first);
 }

@@ -38,6 +38,12 @@ struct TokenRange {
   uint64_t end = 0;
 };
 
+// The tokens whose bytes, in all layers, end at `end_byte` of the bytes that a list of runs moves, taken in order.
+struct TokenShare {
+  TokenRange tokens;
+  uint64_t end_byte = 0;
+};
+
 class NXL_API Plan {
  public:
   // Validates both layouts and proves the pair possible. Throws Error(kInvalid) that names the field and both values.
@@ -48,8 +54,10 @@ class NXL_API Plan {
 
   // Appends the runs of `tokens` to `runs`; adjacent runs are joined. Tokens that one of the two ranks does not hold
   // (context parallel) are left out. Throws Error(kInvalid) when a block list does not hold a token it must, or a block
-  // id is outside the pool; `runs` is then as it was.
-  void apply(TokenRange tokens, const BlockList& source, const BlockList& target, std::vector<Run>& runs) const;
+  // id is outside the pool; `runs` is then as it was. Runs go layer by layer; with `shares` (which must be empty) they
+  // do so for a few shares of the tokens, one after the other, so that what breaks off leaves whole tokens in place.
+  void apply(TokenRange tokens, const BlockList& source, const BlockList& target, std::vector<Run>& runs,
+             std::vector<TokenShare>* shares = nullptr) const;
 
   // The slots of the target's last touched block behind `tokens.end`, to be zeroed: runs whose source is not used.
   void tail(TokenRange tokens, const BlockList& target, std::vector<Run>& runs) const;
@@ -65,6 +73,7 @@ class NXL_API Plan {
     uint64_t source_block, source_token;
     uint64_t target_block, target_token;
     uint64_t tokens;
+    uint64_t position;  // of the first one in the request
   };
   // Per side: what maps a token position to a block and a place in it.
   struct Side {
@@ -75,6 +84,7 @@ class NXL_API Plan {
     uint32_t block(const BlockList& list, uint64_t token, const char* who) const;
   };
 
+  void place_all(std::span<const Segment> segments, std::vector<Run>& runs) const;
   void emit(const Unit& unit, const Segment& segment, std::vector<Run>& runs, size_t first) const;
 
   Side source_{};

@@ -53,7 +53,8 @@ struct Progress {
 struct CopyResult {
   Status status;                  // code 0: all bytes in place, and flushed where the provider needs that
   Cause cause = Cause::kNone;     // with a failed status; kNone there counts as kProvider
-  uint64_t first_failed_run = 0;  // runs from here on may be partly written
+  uint64_t first_failed_run = 0;  // runs before it are in place, from here on they may be partly written
+  double flush_us = 0;            // of the time it took: making what had arrived visible, where the provider needs that
 };
 
 // One way to one peer, for one session. Thread safe. When read() has returned, not one more byte of it lands: that is

@@ -2,6 +2,7 @@
 // Transitions of a transfer, and the names of states and causes.
 #include "kv/transfer.h"
 
+#include <algorithm>
 #include <iterator>
 
 namespace nxl::kv {
@@ -30,6 +31,28 @@ const char* lease_end_name(LeaseEnd end) {
 const char* kind_name(TransferKind kind) {
   static constexpr const char* kNames[] = {"read", "write", "serve"};
   return kNames[static_cast<size_t>(kind)];
+}
+
+std::vector<TokenRange> tokens_of(std::span<const TokenShare> shares, std::span<const ByteRange> missing) {
+  std::vector<TokenRange> result;
+  uint64_t begin = 0;
+  for (const TokenShare& share : shares) {
+    const bool lacks = std::ranges::any_of(
+        missing, [&](const ByteRange& range) { return range.begin < share.end_byte && range.end > begin; });
+    begin = share.end_byte;
+    if (!lacks) continue;
+    if (!result.empty() && result.back().end == share.tokens.begin) {
+      result.back().end = share.tokens.end;
+    } else {
+      result.push_back(share.tokens);
+    }
+  }
+  return result;
+}
+
+double Transfer::round_trip_us() const {
+  if (kind != TransferKind::kWrite || target_us == 0 || begun_at == Time{} || moved_at == Time{}) return 0;
+  return std::max(0.0, microseconds(moved_at - begun_at) - target_us);
 }
 
 bool TransferMachine::post() {

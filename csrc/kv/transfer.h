@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,19 @@ NXL_API const char* kind_name(TransferKind kind);
 
 struct Link;
 
+inline double microseconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double, std::micro>(duration).count();
+}
+
+// [begin, end) of the bytes that the runs of a transfer move, taken in order.
+struct ByteRange {
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+// The tokens of `shares` that have a byte in one of `missing`, neighbours joined.
+NXL_API std::vector<TokenRange> tokens_of(std::span<const TokenShare> shares, std::span<const ByteRange> missing);
+
 // Fixed from prepare to release but for what the agent's mutex guards.
 struct Transfer {
   using Time = std::chrono::steady_clock::time_point;
@@ -72,6 +86,7 @@ struct Transfer {
   std::optional<LeaseTicket> lease;
   KvReadOptions options;
   std::optional<TokenRange> tokens;  // of a planned transfer
+  std::vector<TokenShare> shares;    // of those
   std::vector<Run> tail;             // local slots to clear
   double plan_us = 0;
   Progress progress;
@@ -82,11 +97,14 @@ struct Transfer {
   std::string notification;
   Time posted_at{}, begun_at{}, moved_at{}, ended_at{};
   Time deadline{};
-  double post_us = 0, validate_us = 0;
+  double post_us = 0, validate_us = 0, flush_us = 0, target_us = 0;
+  Time acked_at{};
+  std::optional<std::vector<ByteRange>> missing;  // of the runs' bytes, when a copy that broke off said so
   EventLoop::TimerId timer = 0;
   UniqueFd completion;
-  uint64_t request = 0;  // kServe: the initiator's number. kWrite: ours, new for each post
-  Time queried_at{};     // kWrite: when the target was last asked
+  double round_trip_us() const;  // of a WRITE that is done: its time on the wire without the target's work
+  uint64_t request = 0;          // kServe: the initiator's number. kWrite: ours, new for each post
+  Time queried_at{};             // kWrite: when the target was last asked
 };
 
 }  // namespace nxl::kv

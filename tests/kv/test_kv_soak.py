@@ -103,6 +103,7 @@ def soak(start_worker: Callable[..., WorkerProcess], start_agent: Callable[..., 
     assert outcomes["done"] > requests * 0.9
     assert set(outcomes) <= {"done", "lease_expired"}, outcomes
     producer.agent.drain(10.0)
+    producer.agent.resume()
     assert producer.agent.healthy() == (True, "")
     assert resident_bytes() - grown_from < 32 << 20
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from kv_worker import HEADS, LAYERS, WIDTH, WorkerProcess, cache, tokens_of
+from kv_worker import HEADS, LAYERS, WIDTH, WorkerProcess, cache, pattern, tokens_of
 
 from libtorch_neuronx_lite import kv
 
@@ -256,3 +256,48 @@ def test_two_hosts_need_a_key(tmp_path: Path, start_worker: StartWorker, start_a
     keys["right"].chmod(0o644)
     with pytest.raises(ValueError, match=r"(?i)mode|0600"):
         start_agent("careless", bind="tcp:0.0.0.0:0", key_file=str(keys["right"]))
+
+
+def test_descriptors_by_index(start_worker: StartWorker, start_agent: StartAgent) -> None:
+    worker = start_worker("prefill-0")
+    agent = start_agent("decode-0")
+    target = torch.zeros(64, 256, dtype=torch.uint8)
+    memory = agent.register([target])
+    peer = agent.connect(worker.endpoint)
+    region = peer.regions()[0]
+    remote = kv.Descriptors([(region.index, 0, 256, 512, 16)])  # every second 256 bytes of its first tensor
+    local = kv.Descriptors([(memory.indices[0], row * 256, 256) for row in range(64)])
+    assert (len(remote), len(local)) == (16, 64)
+    with agent.prepare_indexed(peer, remote, [3, 0, 15], local, [63, 1, 2]) as transfer:
+        transfer.post(20.0)
+        transfer.wait()
+        assert transfer.times().bytes == 3 * 256
+    source = pattern(16, 8, kv.NHD, 0).flatten().view(torch.uint8)
+    for theirs, ours in ((3, 63), (0, 1), (15, 2)):
+        assert torch.equal(target[ours], source[theirs * 512 : theirs * 512 + 256])
+    assert not target[3:63].any()
+    with agent.prepare_indexed(peer, local, [5], remote, [1], write=True) as transfer:
+        transfer.post(20.0)
+        transfer.wait()
+        assert transfer.times().ack > 0
+    assert not worker.call("contents", [0])[0].flatten().view(torch.uint8)[512:768].any()
+    for bad in ([64], [-1], [0.5], ["a"]):
+        with pytest.raises(kv.KvLayoutError):
+            agent.prepare_indexed(peer, remote, [0], local, bad)
+    with pytest.raises(kv.KvLayoutError, match="row 1"):
+        kv.Descriptors([(0, 0, 8), (0, 0, 0)])
+
+
+def test_drain_is_over_with_resume(start_worker: StartWorker, start_agent: StartAgent) -> None:
+    worker = start_worker("prefill-0")
+    agent = start_agent("decode-0")
+    agent.register_kv(cache(16, 8, kv.NHD, "host", 0.0), kv.KvLayout(kv.NHD))
+    peer = agent.connect(worker.endpoint)
+    agent.drain(5.0)
+    assert "drains" in agent.healthy()[1]
+    with pytest.raises(kv.KvClosedError, match="draining"):
+        agent.read(peer, "request", [0], [0], 5.0)
+    agent.resume()
+    assert agent.healthy() == (True, "")
+    with agent.read(peer, "request", [0], [0], 20.0) as transfer:
+        transfer.wait()

@@ -14,18 +14,23 @@ namespace {
 
 constexpr size_t kBatchPieces = 1024;
 
-// The region that the last run named: runs of one layer follow each other.
+// Regions that runs have named before: those of one layer follow each other, and layers come again with later tokens.
 template <typename Bytes>
-struct LastRegion {
-  uint32_t index = 0;
-  bool valid = false;
-  Bytes bytes;
-
+class SeenRegions {
+ public:
   template <typename LookUp>
   Bytes get(uint32_t wanted, LookUp&& look_up) {
-    if (!valid || index != wanted) bytes = look_up(wanted), index = wanted, valid = true;
-    return bytes;
+    Entry& entry = entries_[wanted % entries_.size()];
+    if (entry.named != uint64_t{wanted} + 1) entry = {uint64_t{wanted} + 1, look_up(wanted)};
+    return entry.bytes;
   }
+
+ private:
+  struct Entry {
+    uint64_t named = 0;  // the index plus one
+    Bytes bytes;
+  };
+  std::array<Entry, 128> entries_;
 };
 
 }  // namespace
@@ -65,8 +70,8 @@ CopyResult copy_mapped(const char* provider, std::span<const Run> runs, const Ma
   const std::optional<uint64_t> total = total_bytes(runs);
   const Stores stores = total && *total <= kCachedBytes ? Stores::kOrdinary : Stores::kNonTemporal;
   std::array<Piece, kBatchPieces> batch;
-  LastRegion<std::span<const std::byte>> source;
-  LastRegion<std::span<std::byte>> target;
+  SeenRegions<std::span<const std::byte>> source;
+  SeenRegions<std::span<std::byte>> target;
   size_t checked_runs = 0;  // runs before this one lie inside their regions
   RunCursor cursor(runs);
   while (!cursor.at_end()) {

@@ -38,6 +38,7 @@ struct Request {
   ReadRequest read;
   std::vector<RegionHold> regions;  // until the request is over
   std::optional<RunCursor> cursor;  // set once it is being sent
+  bool staged = false;              // small pieces are sent from a copy, together
   RequestStatus outcome;
 
   Request() = default;
@@ -230,9 +231,12 @@ class TcpDataServer::Connection {
       if (request.header.type == DataFrame::kRead) request.outcome = resolve(request, server_.host_);
       request.cursor.emplace(request.outcome.code == 0 ? std::span<const Run>(request.read.runs)
                                                        : std::span<const Run>());
+      request.staged = small_pieces(request.read.runs);
     }
     if (request.cursor->at_end()) {
       end_request(request);
+    } else if (request.staged) {
+      add_gathered(request);
     } else {
       add_chunk(request);
     }
@@ -251,6 +255,27 @@ class TcpDataServer::Connection {
       header.body_bytes += static_cast<uint32_t>(part.bytes);
     }
     data_header_ = encode_header(header);
+  }
+
+  // A chunk of small pieces: header and bytes in one buffer.
+  void add_gathered(Request& request) {
+    sending_.resize(kDataHeaderBytes + kStagingBytes);
+    std::byte* to = sending_.data() + kDataHeaderBytes;
+    const std::byte* end = sending_.data() + sending_.size();
+    while (!request.cursor->at_end() && to != end) {
+      const Run part = request.cursor->next(static_cast<uint64_t>(end - to));
+      const auto* from = static_cast<const std::byte*>(request.regions[part.source_region]->description.address);
+      from += part.source_offset;
+      for (uint32_t i = 0; i < part.count; ++i, from += part.source_stride, to += part.bytes) {
+        std::memcpy(to, from, part.bytes);
+      }
+    }
+    const auto body = std::span(sending_).first(static_cast<size_t>(to - sending_.data())).subspan(kDataHeaderBytes);
+    DataHeader header{DataFrame::kData, request.header.flags, request.header.sequence,
+                      static_cast<uint32_t>(body.size()), 0};
+    if (request.header.flags & kDataFlagChecksum) header.body_crc = crc32c(body);
+    std::ranges::copy(encode_header(header), sending_.begin());
+    out_.add(sending_.data(), kDataHeaderBytes + body.size());
   }
 
   void end_request(Request& request) {

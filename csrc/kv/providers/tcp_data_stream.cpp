@@ -115,6 +115,7 @@ struct Asked {
   uint64_t sequence = 0;
   size_t first_run = 0;
   uint64_t bytes_left = 0;
+  bool staged = false;  // its pieces are so small that they are received together and copied to their places
   std::vector<Run> runs;
   std::optional<RunCursor> next;  // of the bytes that are to arrive
 };
@@ -152,7 +153,10 @@ class Reading {
     if (out_of_bounds_) throw Ended{*out_of_bounds_};
   }
 
-  size_t first_incomplete_run() const { return asked_.empty() ? plan_.run() : asked_.front()->first_run; }
+  size_t first_incomplete_run() const {
+    if (refused_run_) return *refused_run_;
+    return asked_.empty() ? plan_.run() : asked_.front()->first_run;
+  }
   // True when the stream is between two requests although the read failed.
   bool in_step() const { return asked_.empty() && out_.empty() && state_ == State::kHeader && have_ == 0; }
 
@@ -186,6 +190,7 @@ class Reading {
     }
     if (asked->runs.empty()) return;
     asked->next.emplace(asked->runs);
+    asked->staged = small_pieces(asked->runs);
     asked->sequence = next_sequence_++;
     const auto frame =
         encode_data_frame(DataFrame::kRead, asked->sequence, encode_read(request), checksum_ ? kDataFlagChecksum : 0);
@@ -201,7 +206,14 @@ class Reading {
   void refill() {
     in_.clear();
     if (state_ == State::kBody) return in_.add(body_.data() + have_, body_.size() - have_);
-    if (state_ == State::kData) {
+    if (state_ == State::kData && asked_.front()->staged) {
+      if (staging_.empty()) staging_.resize(kStagingBytes);
+      scattered_ = 0;
+      const size_t bytes = std::min<uint64_t>(unplaced_, staging_.size());
+      in_.add(staging_.data(), bytes);
+      unplaced_ -= bytes;
+      if (unplaced_ != 0) return;
+    } else if (state_ == State::kData) {
       while (unplaced_ != 0 && !in_.full()) {
         const Run part = asked_.front()->next->next(unplaced_, 1);
         in_.add(target_of(part), part.bytes);
@@ -210,6 +222,19 @@ class Reading {
       if (unplaced_ != 0 || in_.full()) return;
     }
     in_.add(header_.data() + have_, header_.size() - have_);  // every data frame is followed by another frame
+  }
+
+  // The next `bytes` of the staging buffer go to their places.
+  void scatter(size_t bytes) {
+    while (bytes != 0) {
+      const Run part = asked_.front()->next->next(bytes);
+      std::byte* target = target_of(part);
+      for (uint32_t i = 0; i < part.count; ++i, target += part.target_stride) {
+        std::memcpy(target, staging_.data() + scattered_, part.bytes);
+        scattered_ += part.bytes;
+      }
+      bytes -= part.total_bytes();
+    }
   }
 
   size_t receive_some() {
@@ -225,6 +250,7 @@ class Reading {
       const size_t payload = std::min<uint64_t>(rest, data_left_);
       rest -= payload;
       data_left_ -= payload;
+      if (asked_.front()->staged) scatter(payload);
       progress_.bytes_done.fetch_add(payload, std::memory_order_relaxed);
       if (data_left_ == 0) end_of_data();
     }
@@ -282,6 +308,7 @@ class Reading {
     const uint64_t missing = asked_.front()->bytes_left;
     asked_.pop_front();
     if (status.code != 0 || status.cause != Cause::kNone) {
+      refused_run_ = first_run;
       const Cause cause = status.cause == Cause::kNone ? Cause::kProvider : status.cause;
       throw Ended{
           {{status.code != 0 ? status.code : static_cast<int>(NRT_FAILURE), "tcp: the peer says: " + status.text},
@@ -301,6 +328,7 @@ class Reading {
 
   RunCursor plan_;  // of what has not been asked for
   std::optional<CopyResult> out_of_bounds_;
+  std::optional<size_t> refused_run_;  // the first one of the request that the peer ended with a bad status
   std::deque<std::unique_ptr<Asked>> asked_;
   std::vector<std::byte> out_;
   size_t sent_ = 0;
@@ -314,6 +342,8 @@ class Reading {
   uint64_t data_left_ = 0;  // of the data frame: to arrive
   uint64_t unplaced_ = 0;   // of the data frame: not in in_ yet
   IoVectors in_;
+  std::vector<std::byte> staging_;
+  size_t scattered_ = 0;  // bytes of staging_ that are in their places
 };
 
 }  // namespace

@@ -100,6 +100,12 @@ void check_body(const DataHeader& header, std::span<const std::byte> body) {
             " whose body is damaged");
 }
 
+bool small_pieces(std::span<const Run> runs) {
+  uint64_t bytes = 0, pieces = 0;
+  for (const Run& run : runs) bytes += run.total_bytes(), pieces += run.count;
+  return bytes < pieces * kSmallPiece;
+}
+
 std::vector<std::byte> encode_read(const ReadRequest& request) {
   PackedWriter body;
   body.u32(static_cast<uint32_t>(request.regions.size())).u32(static_cast<uint32_t>(request.runs.size()));

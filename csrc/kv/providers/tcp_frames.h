@@ -21,7 +21,11 @@ inline constexpr uint32_t kDataMagic = 0x444B584E;  // "NXKD"
 inline constexpr uint8_t kDataVersion = 1;
 inline constexpr size_t kDataHeaderBytes = 32;
 inline constexpr uint32_t kDataChunkBytes = 1 << 20;  // body of one kData frame at most
-inline constexpr uint32_t kMaxRequestRuns = 4096;     // of one kRead
+// Pieces below this are gathered and scattered by way of a buffer: an entry of a vector costs the kernel more than
+// that.
+inline constexpr uint64_t kSmallPiece = 1024;
+inline constexpr size_t kStagingBytes = 256 << 10;  // stays in the second-level cache
+inline constexpr uint32_t kMaxRequestRuns = 4096;   // of one kRead
 inline constexpr uint32_t kMaxRequestRegions = 1024;
 inline constexpr uint64_t kMaxRequestBytes = 16 << 20;  // that one kRead may ask for
 inline constexpr uint32_t kMaxRequestsAhead = 4;        // of one connection; later ones wait in the socket
@@ -69,6 +73,8 @@ struct ReadRequest {
   std::vector<RequestedRegion> regions;
   std::vector<Run> runs;
 };
+// Whether the pieces of these runs are small on average.
+NXL_API bool small_pieces(std::span<const Run> runs);
 NXL_API std::vector<std::byte> encode_read(const ReadRequest& request);
 // Throws Error(kInvalid) for counts over the limits, a run of no listed region, no bytes, or more than
 // kMaxRequestBytes.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from .agent import Agent
 from .config import AgentConfig
+from .descriptors import Descriptors
 from .errors import (
     KvBusyError,
     KvCancelledError,
@@ -60,6 +61,7 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "BoundLayout",
+    "Descriptors",
     "KvBusyError",
     "KvCancelledError",
     "KvClosedError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,17 +13,28 @@ import torch
 
 from .. import _C
 from .config import AgentConfig, milliseconds
+from .descriptors import Descriptors, index_array
 from .errors import KvClosedError, KvError, KvLayoutError, KvPeerError, status_error
 from .layout import BoundLayout, KvLayout, KvTensors, Region
 from .lease import Lease, LeaseEvent, LeaseTicket
 from .memory import RegisteredMemory, whole_region
 from .peer import Peer
-from .plan import BlockList, common_tokens, table_runs
+from .plan import BlockList, common_tokens
 from .pool import exported_range
 from .transfer import Transfer
 
 _MOST = 1024  # events or notifications per poll
 _DRAIN_DEFAULT = 10.0
+_agents: weakref.WeakSet[Agent] = weakref.WeakSet()  # of this process
+
+
+def _disown() -> None:
+    for agent in list(_agents):
+        agent._inherited, agent._native = agent._native, None
+    _agents.clear()
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 class Agent:
@@ -42,17 +54,16 @@ class Agent:
     def __init__(self, name: str, config: AgentConfig | None = None) -> None:
         self.name = name
         self._config = config or AgentConfig()
-        self._closed = False
-        self._process = os.getpid()
         self._registered: set[RegisteredMemory] = set()
         self._layout: BoundLayout | None = None
-        self._layout_regions: tuple[int, ...] = ()
         try:
-            self._native = _C.KvAgent(name=name, **self._config.native_arguments())
+            self._native: _C.KvAgent | None = _C.KvAgent(name=name, **self._config.native_arguments())
         except ValueError:
             raise
         except RuntimeError as error:
             raise KvError(str(error)) from None
+        self._inherited: _C.KvAgent | None = None  # set in a fork's child
+        _agents.add(self)
 
     @property
     def native(self) -> _C.KvAgent:
@@ -61,13 +72,14 @@ class Agent:
         Raises:
             KvClosedError: `close` was called, or this process is a fork of the one that made the agent.
         """
-        if self._closed:
-            raise KvClosedError(f"agent {self.name!r} is closed.")
-        if self._process != os.getpid():
+        native = self._native
+        if native is not None:
+            return native
+        if self._inherited is not None:
             raise KvClosedError(
                 f"agent {self.name!r} belongs to the process that forked this one; make a new one here."
             )
-        return self._native
+        raise KvClosedError(f"agent {self.name!r} is closed.")
 
     @property
     def endpoint(self) -> str:
@@ -94,7 +106,7 @@ class Agent:
         except (ValueError, RuntimeError) as error:
             memory.deregister()
             raise KvLayoutError(str(error)) from None
-        self._layout, self._layout_regions = bound, memory.indices
+        self._layout = bound
         return memory
 
     def register(
@@ -265,31 +277,25 @@ class Agent:
                 raise ValueError("remote_blocks must be given for a read without a lease ticket.")
             remote_blocks = ticket.blocks
         remote_first = remote_first_token if remote_first_token is not None else ticket.first_token if ticket else 0
-        local, remote, remote_regions = self._layouts(peer)
+        local, remote = self._layouts(peer)
         ours, theirs = BlockList(local, local_blocks, local_first_token), BlockList(remote, remote_blocks, remote_first)
         begin, end = tokens or (ticket.tokens if ticket else None) or common_tokens(ours, theirs)
-        native = self.native
         try:
-            if ticket is not None:
-                prepared = native.prepare_kv_read(
-                    peer.id,
-                    ticket.native(),
-                    begin,
-                    end,
-                    list(remote_blocks),
-                    remote_first,
-                    list(local_blocks),
-                    local_first_token,
-                    finish_lease,
-                    zero_tail,
-                )
-            else:
-                plan = _C.KvPlan(remote, local)
-                runs = plan.apply(begin, end, list(remote_blocks), list(local_blocks), remote_first, local_first_token)
-                prepared = native.prepare_read(peer.id, table_runs(runs, remote_regions, self._layout_regions))
+            prepared = self.native.prepare_kv_read(
+                peer.id,
+                ticket.native() if ticket else None,
+                begin,
+                end,
+                list(remote_blocks),
+                remote_first,
+                list(local_blocks),
+                local_first_token,
+                finish_lease,
+                zero_tail,
+            )
         except (ValueError, RuntimeError) as error:
             raise KvLayoutError(str(error)) from None
-        return self._posted(Transfer(self, peer, name, prepared, (begin, end)), deadline, notification)
+        return self._posted(Transfer(self, peer, name, prepared), deadline, notification)
 
     def write(
         self,
@@ -305,7 +311,7 @@ class Agent:
         notification: bytes = b"",
     ) -> Transfer:
         """Push KV blocks of a request into the peer's; the peer's runtime carries it out by reading. As `read`."""
-        local, remote, _ = self._layouts(peer)
+        local, remote = self._layouts(peer)
         begin, end = tokens or common_tokens(
             BlockList(local, local_blocks, local_first_token), BlockList(remote, remote_blocks, remote_first_token)
         )
@@ -315,7 +321,7 @@ class Agent:
             )
         except (ValueError, RuntimeError) as error:
             raise KvLayoutError(str(error)) from None
-        return self._posted(Transfer(self, peer, request_id, prepared, (begin, end)), deadline, notification)
+        return self._posted(Transfer(self, peer, request_id, prepared), deadline, notification)
 
     def prepare_read(self, peer: Peer, runs: Any, request_id: str = "", lease: LeaseTicket | None = None) -> Transfer:
         """Check a READ by runs, to be posted once or many times.
@@ -332,6 +338,32 @@ class Agent:
         """
         try:
             prepared = self.native.prepare_read(peer.id, runs, lease.native() if lease else None)
+        except (ValueError, RuntimeError) as error:
+            raise KvLayoutError(str(error)) from None
+        return Transfer(self, peer, request_id, prepared)
+
+    def prepare_indexed(
+        self,
+        peer: Peer,
+        source: Descriptors,
+        source_indices: Sequence[int],
+        target: Descriptors,
+        target_indices: Sequence[int],
+        request_id: str = "",
+        *,
+        write: bool = False,
+    ) -> Transfer:
+        """Check a READ, or a WRITE, of selected descriptors: those of `source` go to those of `target`, pair by pair.
+
+        For a READ `source` lies in the peer's regions and `target` in ours, for a WRITE the other way about.
+
+        Raises:
+            KvLayoutError: an index is out of range, a pair is not equally long, or a descriptor leaves its region.
+        """
+        prepare = self.native.prepare_write_indexed if write else self.native.prepare_read_indexed
+        pairs = source.native, index_array(source_indices), target.native, index_array(target_indices)
+        try:
+            prepared = prepare(peer.id, *pairs)
         except (ValueError, RuntimeError) as error:
             raise KvLayoutError(str(error)) from None
         return Transfer(self, peer, request_id, prepared)
@@ -369,7 +401,9 @@ class Agent:
         return bool(healthy), str(why)
 
     def drain(self, timeout: float = _DRAIN_DEFAULT) -> None:
-        """Take no new transfers and wait for those in flight.
+        """Take no new transfers, refuse the WRITEs of peers, and wait for what is in flight.
+
+        It holds until `resume`, also after a time-out; `healthy` says so meanwhile. Peers may go on reading.
 
         Raises:
             KvTimeoutError: some still are.
@@ -378,11 +412,16 @@ class Agent:
         if code:
             raise status_error(code, message)
 
+    def resume(self) -> None:
+        """Take transfers again after `drain`."""
+        self.native.resume()
+
     def close(self) -> None:
         """Fail what is in flight, wait until no byte can land, let go of memory and sockets. Repeating it is fine."""
-        if not self._closed:
-            self._native.close()
-            self._closed = True
+        native = self._native
+        if native is not None:
+            native.close()
+            self._native = None
             self._registered.clear()
 
     def __enter__(self) -> Agent:
@@ -392,7 +431,7 @@ class Agent:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Agent({self.name!r}, {'closed' if self._closed else self.endpoint})"
+        return f"Agent({self.name!r}, {self.endpoint if self._native is not None else 'closed'})"
 
     def _posted(self, transfer: Transfer, deadline: float | None, notification: bytes) -> Transfer:
         try:
@@ -402,10 +441,10 @@ class Agent:
             raise
         return transfer
 
-    def _layouts(self, peer: Peer) -> tuple[_C.KvLayout, _C.KvLayout, tuple[int, ...]]:
+    def _layouts(self, peer: Peer) -> tuple[_C.KvLayout, _C.KvLayout]:
         if self._layout is None:
             raise KvLayoutError(f"agent {self.name!r} has no KV layout; call register_kv first.")
         found = peer.layout()
         if found is None:
             raise KvLayoutError(f"peer {peer.name!r} has described no KV layout; it must call register_kv.")
-        return self._layout.native, found[0], found[1]
+        return self._layout.native, found[0]

@@ -29,7 +29,9 @@ class TransferStatus:
         message: the same in words, with ids.
         quiesced: no byte of it can land any more.
         bytes_done: bytes in place.
-        failed_tokens: token ranges [begin, end) to be computed or fetched again.
+        failed_tokens: token ranges [begin, end) to be computed or fetched again. Of a planned transfer that broke off:
+            those with a byte missing, once it is quiesced; until then, and whenever the bytes cannot be trusted (the
+            lease ended or cannot be looked at, a checksum was wrong), the whole range.
     """
 
     state: str
@@ -53,9 +55,12 @@ class TransferTimes:
         plan: planning and checks.
         post: inside `post`, on the caller's thread.
         queue: until a copy thread took it.
-        wire: moving bytes.
+        wire: moving bytes; of a WRITE: the target's work, from the request to the result.
+        flush: part of `wire`: making what arrived visible, where the provider needs that.
         validate: reading the lease's generation.
         total: from `post` to the terminal state.
+        ack: READ: from done until the peer acknowledged the notification or the finished lease; 0 until then, or when
+            there was neither. WRITE: the request and its status on their way.
         bytes: moved.
         runs: pieces they were moved in.
         provider: `shm`, `cma`, `tcp` or `loopback`.
@@ -65,8 +70,10 @@ class TransferTimes:
     post: float
     queue: float
     wire: float
+    flush: float
     validate: float
     total: float
+    ack: float
     bytes: int
     runs: int
     provider: str
@@ -89,11 +96,8 @@ class Transfer:
         id: number of the transfer in this agent.
     """
 
-    def __init__(
-        self, agent: Agent, peer: Peer, request_id: str, transfer: int, tokens: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, agent: Agent, peer: Peer, request_id: str, transfer: int) -> None:
         self._agent = agent
-        self._tokens = tokens
         self.peer = peer
         self.request_id = request_id
         self.id = transfer
@@ -191,16 +195,13 @@ class Transfer:
         return False
 
     def _status(self, native: dict[str, Any]) -> TransferStatus:
-        failed = tuple((begin, end) for begin, end in native["failed_tokens"])
-        if not failed and self._tokens and native["state"] in ("failed", "cancelled"):
-            failed = (self._tokens,)  # planned here: the native transfer knows runs only
         return TransferStatus(
             state=native["state"],
             cause=native["cause"],
             message=native["message"],
             quiesced=native["quiesced"],
             bytes_done=native["bytes_done"],
-            failed_tokens=failed,
+            failed_tokens=tuple((begin, end) for begin, end in native["failed_tokens"]),
         )
 
     def _wait_until(self, condition: Any, timeout: float | None) -> TransferStatus:

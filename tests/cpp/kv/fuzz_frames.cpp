@@ -9,6 +9,7 @@
 
 #include "core/crc32c.h"
 #include "core/error.h"
+#include "kv/fuzz_target.h"
 #include "kv/sample_frames.h"
 
 namespace {
@@ -35,6 +36,31 @@ void repair(std::vector<std::byte>& bytes) {
 }
 
 }  // namespace
+
+namespace nxl::kv::test {
+
+std::vector<std::byte> good_frame(std::mt19937_64& random, uint64_t number) {
+  static const auto bodies = sample_bodies();
+  const auto& [type, body] = bodies[random() % bodies.size()];
+  FrameHeader header;
+  header.type = type;
+  header.session = random();
+  header.sequence = number;
+  return encode_frame(header, body);
+}
+
+bool accepted(const std::vector<std::byte>& bytes) {
+  try {
+    FrameParser parser;
+    parser.set_body_limit(kMaxBodyBytes);
+    parser.append(bytes);
+    return parser.next().has_value();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace nxl::kv::test
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

@@ -9,116 +9,16 @@
 
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <random>
-#include <thread>
 
-#include "core/crc32c.h"
 #include "core/error.h"
-#include "kv/agent_core.h"
 #include "kv/nrt_codes.h"
-#include "kv/providers/fault_channel.h"
-#include "kv/server_process.h"
+#include "kv/reader.h"
 
 namespace nxl::kv {
 namespace {
 
-using std::chrono::milliseconds;
-using test::ServerProcess;
-using test::Settings;
-using test::SharedMemory;
-
-constexpr Milliseconds kLong{20000};  // far beyond what anything here takes
-constexpr size_t kBytes = 1 << 20;
-
-bool eventually(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + kLong;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
-}
-
-std::string private_path(const std::string& name) {
-  static int count = 0;
-  return "/tmp/nxl-kv-test-" + std::to_string(::getpid()) + "-" + std::to_string(count++) + name;
-}
-
-struct Options {
-  std::vector<std::string> providers = {};
-  std::string key_file = {};
-  FaultPlan faults = {};
-  FrameFilter filter = {};
-  std::function<void(AgentConfig&)> more = {};
-};
-
-// A decode-side agent with memory of its own; its channels can be made slow or faulty.
-class Reader {
- public:
-  explicit Reader(const Options& options = {}) : memory(kBytes) {
-    AgentConfig config;
-    config.name = "decode";
-    config.providers = options.providers;
-    config.key_file = options.key_file;
-    config.keep_alive = milliseconds(200);
-    config.suspect_after = milliseconds(600);
-    config.down_after = milliseconds(60000);
-    if (options.more) options.more(config);
-    AgentParts parts;
-    parts.frame_filter = options.filter;
-    parts.resend_after = milliseconds(100);
-    auto plan = std::make_shared<const FaultPlan>(options.faults);
-    parts.make_provider = [plan](const std::string& name, ProviderHost& host) {
-      return make_fault_provider(make_provider(name, host), host, plan);
-    };
-    agent = make_agent(config, parts);
-    region = agent->register_region(memory.describe("local"));
-  }
-
-  // `count` pieces of `bytes` each, backwards at the source, so that nothing is adjacent.
-  std::vector<Run> scattered(uint32_t count, uint64_t bytes) const {
-    std::vector<Run> runs;
-    for (uint32_t i = 0; i < count; ++i)
-      runs.push_back({0, region, (count - 1 - i) * bytes, i * bytes, bytes, 0, 0, 1});
-    return runs;
-  }
-  bool holds(uint32_t count, uint64_t bytes, uint64_t seed) const {
-    for (uint32_t i = 0; i < count; ++i) {
-      for (uint64_t at = 0; at < bytes; ++at) {
-        if (memory.data[i * bytes + at] != test::pattern(seed, (count - 1 - i) * bytes + at)) return false;
-      }
-    }
-    return true;
-  }
-  TransferStatus read(PeerId peer, std::vector<Run> runs, Milliseconds deadline = kLong) {
-    const TransferId id = agent->prepare_read(peer, std::move(runs));
-    const Status posted = agent->post(id, deadline, "");
-    EXPECT_TRUE(posted.is_ok()) << posted.message;
-    const TransferStatus status = agent->wait(id, kLong);
-    EXPECT_TRUE(eventually([&] { return agent->release(id).is_ok(); }));
-    return status;
-  }
-  uint32_t checksum() const { return crc32c(memory.span()); }
-
-  SharedMemory memory;
-  std::unique_ptr<Agent> agent;
-  uint32_t region = 0;
-};
-
-FaultPlan slow(milliseconds per_run) {
-  FaultPlan plan;
-  plan.run_delay = per_run;
-  return plan;
-}
-
-LeaseTicket ticket_from(const std::string& text) {
-  std::istringstream in(text);
-  LeaseTicket t;
-  in >> t.id >> t.key[0] >> t.key[1] >> t.word >> t.generation;
-  EXPECT_TRUE(in) << text;
-  return t;
-}
+using namespace test;  // NOLINT: a test program of its own
 
 class ByProvider : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Providers, ByProvider, ::testing::Values("shm", "cma", "tcp"),
@@ -134,7 +34,7 @@ TEST_P(ByProvider, ReadsAndWritesEveryByte) {
   EXPECT_EQ(reader.read(peer, reader.scattered(1, 4096)).state, TransferState::kDone);
   EXPECT_EQ(reader.read(peer, {}).state, TransferState::kDone);
 
-  test::fill(reader.memory.span(), 5);
+  fill(reader.memory.span(), 5);
   const TransferId write = reader.agent->prepare_write(peer, {{reader.region, 0, 0, 0, kBytes, 0, 0, 1}});
   ASSERT_TRUE(reader.agent->post(write, kLong, "written").is_ok());
   const TransferStatus status = reader.agent->wait(write, kLong);
@@ -398,7 +298,7 @@ TEST(Process, LostAndRepeatedFramesChangeNothing) {
   }));
   EXPECT_EQ(got, expected);
   for (int i = 0; i < 4; ++i) {
-    test::fill(reader.memory.span(), 20 + i);
+    fill(reader.memory.span(), 20 + i);
     const TransferId id = reader.agent->prepare_write(peer, {{reader.region, 0, 0, 0, kBytes, 0, 0, 1}});
     ASSERT_TRUE(reader.agent->post(id, kLong, "w" + std::to_string(i)).is_ok());
     EXPECT_EQ(reader.agent->wait(id, kLong).state, TransferState::kDone);

@@ -5,7 +5,11 @@
 #include <gtest/gtest.h>
 #include <spawn.h>
 
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
+#include <set>
 #include <thread>
 
 #include "core/crc32c.h"
@@ -25,7 +29,8 @@ std::string describe_ticket(const LeaseTicket& t) {
 class Server {
  public:
   explicit Server(const Settings& options) : memory_(std::stoull(options.at("region_bytes"))) {
-    fill(memory_.span(), std::stoull(options.at("fill")));
+    if (const uint64_t seed = std::stoull(options.at("fill")); seed != 0) fill(memory_.span(), seed);
+    if (options.contains("touch")) std::memset(memory_.data, 1, memory_.bytes);
     AgentConfig config;
     config.name = options.at("name");
     const auto text = [&](const char* key, std::string& value) {
@@ -39,6 +44,9 @@ class Server {
     time("keep_alive", config.keep_alive);
     time("suspect_after", config.suspect_after);
     time("down_after", config.down_after);
+    if (const auto it = options.find("max_notification_bytes"); it != options.end()) {
+      config.max_notification_bytes = std::stoull(it->second);
+    }
     std::string providers;
     text("providers", providers);
     std::istringstream list(providers);
@@ -82,6 +90,22 @@ class Server {
       std::string peer, payload;
       in >> peer >> payload;
       out << agent_->notify(agent_->find_peer(peer), payload).code;
+    } else if (verb == "connect") {
+      std::string endpoint;
+      in >> endpoint;
+      peer_ = agent_->connect(endpoint, Milliseconds(20000));
+    } else if (verb ==
+               "read") {  // COUNT pieces of BYTES, over and over through a source of SOURCE bytes; returns at once
+      uint64_t count = 0, bytes = 0, source = 0;
+      int64_t deadline = 0;
+      in >> count >> bytes >> source >> deadline;
+      std::vector<Run> runs;
+      for (uint64_t i = 0; i < count; ++i) runs.push_back({0, 0, i * bytes % source, i * bytes, bytes, 0, 0, 1});
+      transfer_ = agent_->prepare_read(peer_, std::move(runs));
+      out << agent_->post(transfer_, Milliseconds(deadline), "").code;
+    } else if (verb == "progress") {
+      const TransferStatus status = agent_->check(transfer_);
+      out << state_name(status.state) << ' ' << cause_name(status.cause) << ' ' << status.bytes_done;
     } else if (verb == "peers") {
       for (const PeerInfo& peer : agent_->peers()) out << peer.name << ':' << state_name(peer.state) << ' ';
     } else if (verb == "stats") {
@@ -95,6 +119,8 @@ class Server {
  private:
   SharedMemory memory_;
   std::unique_ptr<Agent> agent_;
+  PeerId peer_ = 0;
+  TransferId transfer_ = 0;
 };
 
 }  // namespace
@@ -154,6 +180,29 @@ ServerProcess::~ServerProcess() { kill_now(); }
 void ServerProcess::signal(int number) const {
   ::kill(pid_, number);
   if (number == SIGSTOP) ::waitpid(pid_, nullptr, WUNTRACED);
+}
+
+std::vector<uint16_t> ServerProcess::listening() const {
+  std::set<std::string> sockets;
+  const std::string folder = "/proc/" + std::to_string(pid_);
+  for (const auto& entry : std::filesystem::directory_iterator(folder + "/fd")) {
+    std::error_code gone;
+    const std::string target = std::filesystem::read_symlink(entry.path(), gone).string();
+    if (target.starts_with("socket:[")) sockets.insert(target.substr(8, target.size() - 9));
+  }
+  std::vector<uint16_t> ports;
+  std::ifstream table(folder + "/net/tcp");
+  std::string line;
+  for (std::getline(table, line); std::getline(table, line);) {
+    std::istringstream in(line);
+    std::string slot, local, remote, state, queues, timer, retransmits, uid, timeout, inode;
+    in >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> uid >> timeout >> inode;
+    constexpr const char* kListen = "0A";
+    if (state == kListen && sockets.contains(inode)) {
+      ports.push_back(static_cast<uint16_t>(std::stoul(local.substr(local.find(':') + 1), nullptr, 16)));
+    }
+  }
+  return ports;
 }
 
 void ServerProcess::kill_now() {

@@ -57,7 +57,8 @@ int serve(const std::vector<std::string>& arguments);
 using Settings = std::map<std::string, std::string>;
 
 // The second process as a test holds it. Options: name, bind, key_file, providers (comma separated), region_bytes,
-// fill, keep_alive, suspect_after, down_after.
+// fill (0: left empty), keep_alive, suspect_after, down_after, max_notification_bytes, touch (every page is
+// there).
 class ServerProcess {
  public:
   explicit ServerProcess(const Settings& options);
@@ -68,8 +69,9 @@ class ServerProcess {
   // One line there, one line back. Throws when the process is gone.
   std::string ask(const std::string& line);
   const std::string& endpoint() const { return endpoint_; }
-  void signal(int number) const;  // SIGSTOP: returns once every thread has stopped
-  void kill_now();                // SIGKILL, and waits for it
+  void signal(int number) const;            // SIGSTOP: returns once every thread has stopped
+  void kill_now();                          // SIGKILL, and waits for it
+  std::vector<uint16_t> listening() const;  // its TCP ports on 127.0.0.1
 
  private:
   std::string read_line();
