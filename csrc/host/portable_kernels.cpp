@@ -123,6 +123,9 @@ std::unique_ptr<PreparedProgram> PreparedProgram::prepare(const Program& program
   return std::make_unique<PortableProgram>(program, arena, world);
 }
 
-std::vector<std::string> kernel_names() { return {"add", "copy", "multiply"}; }
+std::vector<std::string> kernel_names() {
+  return {"add",  "all_gather", "all_reduce",    "all_to_all", "collective_broadcast",
+          "copy", "multiply",   "reduce_scatter"};
+}
 
 }  // namespace nxl::host
