@@ -62,8 +62,9 @@ Status status_of_exception() noexcept {
 NRT_STATUS report_exception(Call call) noexcept {
   const Status status = status_of_exception();
   const auto code = static_cast<NRT_STATUS>(status.code);
-  // A full core is an answer, not a fault: an allocator that caches gives its memory back and asks again.
-  const LogLevel level = code == NRT_RESOURCE ? LogLevel::kInfo : LogLevel::kError;
+  // A core too full for a tensor is an answer, not a fault: an allocator that caches gives memory back and asks again.
+  const bool is_full = code == NRT_RESOURCE && call == Call::nrt_tensor_allocate;
+  const LogLevel level = is_full ? LogLevel::kInfo : LogLevel::kError;
   try {
     log_parts(level, call_name(call), ": ", nrt_get_status_as_str(code), ": ", status.message);
   } catch (...) {
