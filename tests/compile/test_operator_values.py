@@ -106,6 +106,16 @@ def test_indexing() -> None:
     check(lambda x, j: (x.gather(1, j), torch.take_along_dim(x, j, 1)), torch.randn(3, 5), torch.tensor([[0, 3]] * 3))
 
 
+def test_constant_indices() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        place = torch.tensor([0, 1], device=x.device)
+        corner = torch.tensor([[0, -1], [2, 1]], device=x.device)
+        added = x.index_add(0, place, x[:2]).index_put((place,), x[2:4])
+        return x[[0, 1]], x[:, [0, -2]], x[place], x[corner], x.index_select(1, place), x.take(place), added
+
+    check(function, _rows())
+
+
 def test_indexed_writes() -> None:
     x, rows = torch.randn(5, 5), torch.tensor([0, 3, 3])
     check(lambda x, j, v: torch.index_put(x, (j[:2],), v[:2]), x, rows, torch.randn(3, 5))

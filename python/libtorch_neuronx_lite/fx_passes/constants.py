@@ -23,7 +23,7 @@ def take_constants(gm: fx.GraphModule) -> list[torch.Tensor]:
     """Give every stored tensor its place; return those that became arguments, in the order of the new placeholders.
 
     The new placeholders stand after the last one of the graph. One element becomes `aten.full`; a few stay on the
-    module, as CPU tensors, with one `get_attr` node for each use (the importer wants that).
+    module, as CPU tensors.
     """
     graph = gm.graph
     for node in list(graph.nodes):
@@ -119,11 +119,27 @@ def _place_literal(gm: fx.GraphModule, mode: FakeTensorMode, node: fx.Node, lite
     wide = _STORED_AS.get(dtype)
     stored = literal if wide is None else literal.to(wide)
     gm.register_buffer(name, stored)  # a buffer: FX warns about a get_attr of anything else
-    for user in list(node.users):
-        with graph.inserting_before(user):
-            use = graph.get_attr(name)
-        use.meta["val"] = mode.from_tensor(stored, static_shapes=True)
-        if wide is not None:
-            use = Editor(graph, mode, user).call(aten._to_copy.default, use, dtype=dtype)
-        user.replace_input_with(node, use)
+    with graph.inserting_before(node):
+        use = graph.get_attr(name)
+    use.meta["val"] = mode.from_tensor(stored, static_shapes=True)
+    if wide is not None:
+        use = Editor(graph, mode, node).call(aten._to_copy.default, use, dtype=dtype)
+    node.replace_all_uses_with(use)
     graph.erase_node(node)
+
+
+def separate_literals(gm: fx.GraphModule) -> None:
+    """Give each use of a literal a `get_attr` node of its own, in place: torch-mlir's importer wants that."""
+    used: set[fx.Node] = set()
+
+    def own(node: fx.Node) -> fx.Node:
+        if node.op != "get_attr" or node not in used:
+            used.add(node)
+            return node
+        copy = gm.graph.get_attr(str(node.target))
+        copy.meta = dict(node.meta)
+        return copy
+
+    for user in list(gm.graph.nodes):
+        with gm.graph.inserting_before(user):
+            user.args, user.kwargs = fx.map_arg(user.args, own), fx.map_arg(user.kwargs, own)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from .editing import Editor, fake_mode_of, fake_value
 
@@ -61,7 +62,8 @@ def _is_never_negative(gm: fx.GraphModule, node: Any) -> bool:
         node = source
     if node.op == "get_attr":
         literal = reduce(getattr, str(node.target).split("."), gm)
-        return isinstance(literal, torch.Tensor) and bool((literal >= 0).all())
+        with unset_fake_temporarily():
+            return isinstance(literal, torch.Tensor) and bool((literal >= 0).all())
     if node.target is aten.arange.default:
         return True
     if node.target in (aten.arange.start, aten.arange.start_step):

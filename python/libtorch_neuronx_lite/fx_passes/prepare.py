@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from .collectives import World, take_collectives
-from .constants import hide_uint8_constants, take_constants
+from .constants import hide_uint8_constants, separate_literals, take_constants
 from .device import drop_devices, graph_device
 from .dtype_check import check_dtypes
 from .empty_tensors import remove_empty
@@ -87,6 +87,7 @@ def prepare(gm: fx.GraphModule) -> PreparedGraph:
     hide_uint8_constants(gm)
 
     gm.graph.eliminate_dead_code()
+    separate_literals(gm)
     arguments, cpu_arguments = take_inputs(gm, set(results.aliases.values()))
     if has_rng_seed:
         arguments.pop()

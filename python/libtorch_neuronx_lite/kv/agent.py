@@ -193,8 +193,13 @@ class Agent:
             first_token: position of the first slot of the first block.
 
         Raises:
+            TypeError: `readers` is one name instead of a list of them.
             KvError: a block is outside the pool, or there are too many leases.
         """
+        if isinstance(readers, str):
+            raise TypeError(f"readers is a list of agents' names, not one name: write readers=[{readers!r}]")
+        if tokens is not None and not 0 <= tokens[0] <= tokens[1]:
+            raise KvError(f"tokens={tokens} is not a range of positions: it needs 0 <= begin <= end")
         try:
             ticket = self.native.grant(request_id, list(blocks), list(readers), milliseconds(ttl, "ttl"))
         except KvError:

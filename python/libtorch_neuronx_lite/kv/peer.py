@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .. import _C
-from .errors import status_error
+from .errors import KvError, KvPeerError, status_error
 
 if TYPE_CHECKING:
     from .agent import Agent
@@ -87,15 +87,32 @@ class Peer:
         return self.state in ("up", "suspect")
 
     def regions(self) -> tuple[PeerRegion, ...]:
-        """Return the regions it has registered."""
+        """Return the regions it has registered.
+
+        Raises:
+            KvPeerError: it is not connected.
+        """
         names = PeerRegion.__dataclass_fields__
-        return tuple(
-            PeerRegion(**{name: native[name] for name in names}) for native in self._agent.native.peer_regions(self.id)
-        )
+        try:
+            found = self._agent.native.peer_regions(self.id)
+        except KvError:
+            raise
+        except RuntimeError as error:
+            raise KvPeerError(str(error)) from None
+        return tuple(PeerRegion(**{name: native[name] for name in names}) for native in found)
 
     def layout(self) -> tuple[_C.KvLayout, tuple[int, ...]] | None:
-        """Return its KV layout and the region index of each of the layout's regions; None while it described none."""
-        found = self._agent.native.peer_layout(self.id)
+        """Return its KV layout and the region index of each of the layout's regions; None while it described none.
+
+        Raises:
+            KvPeerError: it is not connected.
+        """
+        try:
+            found = self._agent.native.peer_layout(self.id)
+        except KvError:
+            raise
+        except RuntimeError as error:
+            raise KvPeerError(str(error)) from None
         return None if found is None else (found[0], tuple(found[1]))
 
     def notify(self, payload: bytes) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,8 +97,9 @@ def _explain(
 
 
 def write_graph(gm: fx.GraphModule, name: str, folder: Path) -> Path:
-    """Write the graph as readable code and return the file."""
+    """Write the graph as readable code and return the file, a new one for each graph."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}.fxgraph.txt"
-    path.write_text(gm.print_readable(print_output=False), encoding="utf-8")
-    return path
+    handle, path = tempfile.mkstemp(prefix=f"{name}-", suffix=".fxgraph.txt", dir=folder)
+    with open(handle, "w", encoding="utf-8") as file:
+        file.write(gm.print_readable(print_output=False))
+    return Path(path)
