@@ -53,6 +53,12 @@ def test_unsupported_operator(tmp_path: Path) -> None:
     assert "histc" in error.repro.read_text()
 
 
+def test_an_operator_that_torch_mlir_renames_keeps_its_line() -> None:
+    error = _failure(lambda x: torch.linalg.det(x + 1), torch.eye(3, device=DEVICE))
+    assert "linalg_det" in str(error)
+    assert HERE in str(error)
+
+
 def test_an_operator_with_side_effects_on_the_host() -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"torch\.linalg\.inv") as caught:
         compiled(lambda x: torch.linalg.inv(x))(torch.eye(3, device=DEVICE))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from typing import Any
 
 import torch
@@ -96,14 +97,24 @@ def find_node(gm: fx.GraphModule, name: str) -> fx.Node | None:
     return None
 
 
-def unsupported(gm: fx.GraphModule, name: str, reason: str) -> UnsupportedOperatorError:
-    """Make the error for an operator without a lowering; the node's line is looked up in the graph."""
+def unsupported(gm: fx.GraphModule, name: str, reason: str, location: str | None = None) -> UnsupportedOperatorError:
+    """Make the error for an operator without a lowering.
+
+    The node's line is looked up in the graph; `location`, as MLIR prints it, stands in for it where torch-mlir has put
+    an operator of another name in the node's place.
+    """
     node = find_node(gm, name)
-    return _refusal(node, str(node.target) if node is not None else name, reason)
+    return _refusal(node, str(node.target) if node is not None else name, reason, location)
 
 
-def _refusal(node: fx.Node | None, shown: str, reason: str) -> UnsupportedOperatorError:
+_PLACE = re.compile(r'"([^"]+)":(\d+)')
+
+
+def _refusal(node: fx.Node | None, shown: str, reason: str, location: str | None = None) -> UnsupportedOperatorError:
     line = source_line(node) if node is not None else None
+    place = _PLACE.search(location or "")
+    if line is None and place is not None:
+        line = f"{place[1]}:{place[2]}"
     return UnsupportedOperatorError(
         f"operator {shown} cannot be lowered to StableHLO: {reason}.\n  used at {line or 'an unknown line'}\n"
         "Rewrite that line with other operators, or leave it out of the compiled region"

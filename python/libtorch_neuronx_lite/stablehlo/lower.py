@@ -83,7 +83,9 @@ def _explain(
 ) -> CompileError:
     repro = error.repro or write_graph(gm, name, repro_dir)
     if isinstance(error, worker.JobError) and error.kind == "unsupported-op" and error.op is not None:
-        failure: CompileError = unsupported(gm, error.op, "torch-mlir has no lowering for this use of it")
+        failure: CompileError = unsupported(
+            gm, error.op, "torch-mlir has no lowering for this use of it", error.location
+        )
     else:
         culprit = find_culprit(gm) if isinstance(error, worker.WorkerError) else None
         blame = ""
