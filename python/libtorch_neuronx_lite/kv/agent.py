@@ -16,7 +16,7 @@ from .config import AgentConfig, milliseconds
 from .descriptors import Descriptors, index_array
 from .errors import KvClosedError, KvError, KvLayoutError, KvPeerError, status_error
 from .layout import BoundLayout, KvLayout, KvTensors, Region
-from .lease import Lease, LeaseEvent, LeaseTicket
+from .lease import Lease, LeaseEvent, LeaseTicket, check_grant
 from .memory import RegisteredMemory, whole_region
 from .peer import Peer
 from .plan import BlockList, common_tokens
@@ -29,9 +29,9 @@ _agents: weakref.WeakSet[Agent] = weakref.WeakSet()  # of this process
 
 
 def _disown() -> None:
-    for agent in list(_agents):
+    while _agents:
+        agent = _agents.pop()
         agent._inherited, agent._native = agent._native, None
-    _agents.clear()
 
 
 os.register_at_fork(after_in_child=_disown)
@@ -193,13 +193,9 @@ class Agent:
             first_token: position of the first slot of the first block.
 
         Raises:
-            TypeError: `readers` is one name instead of a list of them.
-            KvError: a block is outside the pool, or there are too many leases.
+            KvError: a block is outside the pool, `tokens` is no range, or there are too many leases.
         """
-        if isinstance(readers, str):
-            raise TypeError(f"readers is a list of agents' names, not one name: write readers=[{readers!r}]")
-        if tokens is not None and not 0 <= tokens[0] <= tokens[1]:
-            raise KvError(f"tokens={tokens} is not a range of positions: it needs 0 <= begin <= end")
+        check_grant(readers, tokens)
         try:
             ticket = self.native.grant(request_id, list(blocks), list(readers), milliseconds(ttl, "ttl"))
         except KvError:

@@ -9,10 +9,18 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from .config import milliseconds
-from .errors import status_error
+from .errors import KvError, status_error
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+
+def check_grant(readers: Sequence[str], tokens: tuple[int, int] | None) -> None:
+    """Refuse one name in place of a list of them, and what is no range of positions."""
+    if isinstance(readers, str):
+        raise TypeError(f"readers is a list of agents' names, not one name: write readers=[{readers!r}]")
+    if tokens is not None and not 0 <= tokens[0] <= tokens[1]:
+        raise KvError(f"tokens={tokens} is not a range of positions: it needs 0 <= begin <= end")
 
 
 @dataclass(frozen=True)
