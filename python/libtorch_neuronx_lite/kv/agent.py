@@ -398,8 +398,7 @@ class Agent:
 
     def healthy(self) -> tuple[bool, str]:
         """Return whether all is well, and what is not."""
-        healthy, why = self.native.healthy()
-        return bool(healthy), str(why)
+        return self.native.healthy()
 
     def drain(self, timeout: float = _DRAIN_DEFAULT) -> None:
         """Take no new transfers, refuse the WRITEs of peers, and wait for what is in flight.
