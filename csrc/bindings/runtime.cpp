@@ -17,7 +17,7 @@ py::dict runtime_info(bool initialize) {
   const nrt::Choice choice = runtime != nullptr ? runtime->choice() : nrt::Runtime::choose();
   py::dict info;
   info["runtime"] = choice.host ? "host" : "nrt";
-  info["library"] = choice.library;
+  info["library"] = choice.dlopen_name;
   info["reason"] = choice.reason;
   info["chip_suspected"] = choice.chip_suspected;
   info["initialized"] = runtime != nullptr && runtime->is_open();

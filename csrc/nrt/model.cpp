@@ -29,7 +29,7 @@ Model Model::load(std::shared_ptr<Runtime> runtime, std::span<const std::byte> n
   const Api& api = runtime->api();
   const bool collectives = place.count > 1;
   NXL_CHECK(!collectives || api.nrt_load_collectives != nullptr, kUnsupported, "the executable '", name,
-            "' joins collectives of ", place.count, " ranks and ", runtime->choice().library,
+            "' joins collectives of ", place.count, " ranks and ", runtime->choice().dlopen_name,
             " has no nrt_load_collectives; update the Neuron runtime");
   Model model;
   const int status = collectives ? api.nrt_load_collectives(neff.data(), neff.size(), core, -1 /* vnc_count */,

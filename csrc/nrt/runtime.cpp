@@ -51,9 +51,9 @@ Loaded* load(const Choice& choice) {
   auto loaded = std::make_unique<Loaded>();
   loaded->choice = choice;
   try {
-    loaded->file = SharedLibrary::open(choice.library);
+    loaded->file = SharedLibrary::open(choice.dlopen_name);
   } catch (const Error& error) {
-    const bool by_soname = !choice.host && choice.library.find('/') == std::string::npos;
+    const bool by_soname = !choice.host && choice.dlopen_name.find('/') == std::string::npos;
     try {
       if (!by_soname) throw;
       loaded->file = SharedLibrary::open(kDocumentedLibrary);
@@ -66,7 +66,7 @@ Loaded* load(const Choice& choice) {
                                     "file, or set NEURON_LIBTORCH_RUNTIME=host to run on the CPU"));
     }
   }
-  loaded->choice.library = loaded->file.path();
+  loaded->choice.dlopen_name = loaded->file.path();
   fill(loaded->api, loaded->file);
   return loaded.release();
 }
@@ -132,7 +132,7 @@ void check_kind(const Loaded& loaded) {
   const bool host =
       known &&
       std::string_view(version.rt_detail, strnlen(version.rt_detail, sizeof(version.rt_detail))).starts_with(kHostMark);
-  NXL_CHECK(host == loaded.choice.host, kUnavailable, loaded.choice.library, host ? " is" : " is not",
+  NXL_CHECK(host == loaded.choice.host, kUnavailable, loaded.choice.dlopen_name, host ? " is" : " is not",
             " the host runtime, but ", loaded.choice.reason, "; set NEURON_LIBTORCH_RUNTIME=", host ? "host" : "nrt",
             " or NEURON_LIBTORCH_NRT_LIBRARY to match");
 }
@@ -178,8 +178,9 @@ struct Process {
   // Under the mutex. Loads again only when the choice changed (the environment may change until init).
   Loaded& library() {
     const Choice choice = Runtime::choose();
-    const bool same = loaded != nullptr && loaded->choice.host == choice.host &&
-                      (loaded->choice.library == choice.library || choice.library.find('/') == std::string::npos);
+    const bool same =
+        loaded != nullptr && loaded->choice.host == choice.host &&
+        (loaded->choice.dlopen_name == choice.dlopen_name || choice.dlopen_name.find('/') == std::string::npos);
     if (!same) {
       loaded = load(choice);
       named = loaded;
@@ -205,14 +206,14 @@ struct Process {
     if (from.choice.chip_suspected) {
       NXL_LOG(kWarning, from.choice.reason);
     } else {
-      NXL_LOG(kInfo, from.choice.reason, " (", from.choice.library, ")");
+      NXL_LOG(kInfo, from.choice.reason, " (", from.choice.dlopen_name, ")");
     }
     check_kind(from);
     const int status = from.api.nrt_init(NRT_FRAMEWORK_TYPE_PYTORCH, "", "");
     if (status != NRT_SUCCESS) {
       throw_error(ErrorKind::kUnavailable,
                   detail::concat("nrt_init failed with ", name_of(from.api, status), " (", status, ") in ",
-                                 from.choice.library, init_remedy(status)),
+                                 from.choice.dlopen_name, init_remedy(status)),
                   status);
     }
     uint32_t count = 0;
@@ -283,7 +284,7 @@ std::pair<uint64_t, uint64_t> Runtime::memory(int core) const {
 
 std::string Runtime::version() const {
   nrt_version_t version{};
-  NXL_NRT_CHECK(api_.nrt_get_version(&version, sizeof(version)), "nrt_get_version", choice_.library);
+  NXL_NRT_CHECK(api_.nrt_get_version(&version, sizeof(version)), "nrt_get_version", choice_.dlopen_name);
   version.rt_detail[sizeof(version.rt_detail) - 1] = '\0';
   return detail::concat(version.rt_major, ".", version.rt_minor, ".", version.rt_patch, ".", version.rt_maintenance,
                         version.rt_detail[0] != '\0' ? " " : "", version.rt_detail);

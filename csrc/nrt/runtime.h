@@ -17,7 +17,7 @@ namespace nxl::nrt {
 // The decision that NEURON_LIBTORCH_RUNTIME=auto|nrt|host and this machine lead to. Loads nothing.
 struct Choice {
   bool host = true;             // libnrt_host.so, else libnrt.so.1
-  std::string library;          // path or soname that will be given to dlopen
+  std::string dlopen_name;      // path or soname that will be given to dlopen
   std::string reason;           // one sentence for `neuron-lite info` and the log
   bool chip_suspected = false;  // host was taken although libnrt.so.1 or a Neuron PCI device is present: WARNING
 };
@@ -41,7 +41,7 @@ class NXL_API Runtime {
   const Api& api() const { return api_; }
   bool is_host() const { return choice_.host; }
   bool is_open() const noexcept;                    // false after close() and in a child forked after init
-  const Choice& choice() const { return choice_; }  // `library` is the file that was loaded
+  const Choice& choice() const { return choice_; }  // `dlopen_name` is the file that was loaded
   int core_count() const { return core_count_; }    // visible cores
   void check_core(int core) const;  // throws kInvalid: names the valid range and the variables that set it
   std::pair<uint64_t, uint64_t> memory(int core) const;  // {bytes used, bytes limit}

@@ -114,9 +114,9 @@ Choice select(const std::string& wanted, const std::string& library, const Machi
     throw_error(ErrorKind::kInvalid,
                 "NEURON_LIBTORCH_RUNTIME=" + wanted + " is not one of: auto (the default), nrt, host");
   }
-  choice.library = choice.host ? machine.host_library : kSoname;
+  choice.dlopen_name = choice.host ? machine.host_library : kSoname;
   if (!library.empty()) {
-    choice.library = library;
+    choice.dlopen_name = library;
     choice.reason += "; its library is given by NEURON_LIBTORCH_NRT_LIBRARY";
   }
   return choice;

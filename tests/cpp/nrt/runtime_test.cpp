@@ -146,7 +146,7 @@ TEST_F(RuntimeTest, Answers) {
   const std::shared_ptr<Runtime> runtime = Runtime::get();
   EXPECT_TRUE(runtime->is_open());
   EXPECT_TRUE(runtime->is_host());
-  EXPECT_EQ(runtime->choice().library, FAKE_NRT_LIBRARY);
+  EXPECT_EQ(runtime->choice().dlopen_name, FAKE_NRT_LIBRARY);
   EXPECT_EQ(runtime->core_count(), 2);
   EXPECT_EQ(runtime->version(), "2.0.51864.0 libnrt_host stand-in");
   EXPECT_EQ(runtime->status_name(NRT_EXEC_OOB), "NRT_EXEC_OOB");

@@ -35,7 +35,7 @@ TEST(Selection, Matrix) {
       const bool host = word == "host" || (automatic && !node);
       SCOPED_TRACE(word + " " + std::to_string(signs));
       EXPECT_EQ(choice.host, host);
-      EXPECT_EQ(choice.library, host ? "/package/lib/libnrt_host.so" : "libnrt.so.1");
+      EXPECT_EQ(choice.dlopen_name, host ? "/package/lib/libnrt_host.so" : "libnrt.so.1");
       EXPECT_EQ(choice.chip_suspected, automatic && !node && (library || pci));
       EXPECT_FALSE(choice.reason.empty());
     }
@@ -51,10 +51,10 @@ TEST(Selection, ASuspectedChipNamesTheMissingNodeAndTheRemedy) {
 }
 
 TEST(Selection, TheLibraryCanBeGiven) {
-  EXPECT_EQ(nrt::select("nrt", "/x/libnrt.so", machine(false, false, false)).library, "/x/libnrt.so");
+  EXPECT_EQ(nrt::select("nrt", "/x/libnrt.so", machine(false, false, false)).dlopen_name, "/x/libnrt.so");
   const Choice choice = nrt::select("host", "/x/libhost.so", machine(true, true, true));
   EXPECT_TRUE(choice.host);
-  EXPECT_EQ(choice.library, "/x/libhost.so");
+  EXPECT_EQ(choice.dlopen_name, "/x/libhost.so");
   EXPECT_NE(choice.reason.find("NEURON_LIBTORCH_NRT_LIBRARY"), std::string::npos);
 }
 
@@ -125,11 +125,11 @@ TEST(Choose, ReadsTheEnvironment) {
   setenv("NEURON_LIBTORCH_RUNTIME", "nrt", 1);
   setenv("NEURON_LIBTORCH_NRT_LIBRARY", "/x/libnrt.so.1", 1);
   EXPECT_FALSE(Runtime::choose().host);
-  EXPECT_EQ(Runtime::choose().library, "/x/libnrt.so.1");
+  EXPECT_EQ(Runtime::choose().dlopen_name, "/x/libnrt.so.1");
   unsetenv("NEURON_LIBTORCH_NRT_LIBRARY");
-  EXPECT_EQ(Runtime::choose().library, "libnrt.so.1");
+  EXPECT_EQ(Runtime::choose().dlopen_name, "libnrt.so.1");
   setenv("NEURON_LIBTORCH_RUNTIME", "host", 1);
-  EXPECT_TRUE(fs::exists(fs::path(Runtime::choose().library).parent_path() / "libnxl_runtime.so"));
+  EXPECT_TRUE(fs::exists(fs::path(Runtime::choose().dlopen_name).parent_path() / "libnxl_runtime.so"));
 }
 
 }  // namespace
