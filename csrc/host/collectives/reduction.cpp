@@ -10,6 +10,8 @@
 #include <limits>
 #include <type_traits>
 
+#include "host/combine_functions.h"
+
 namespace nxl::host {
 namespace {
 
@@ -79,59 +81,6 @@ struct AccumulatorOf<Float16> {
   using type = float;
 };
 
-// Signed integers wrap: the arithmetic is done on their unsigned twins.
-template <typename T>
-auto arithmetic(T x) {
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<std::common_type_t<std::make_unsigned_t<T>, uint32_t>>(x);
-  } else {
-    return x;
-  }
-}
-
-struct Add {
-  template <typename T>
-  static T apply(T a, T b) {
-    return static_cast<T>(arithmetic(a) + arithmetic(b));
-  }
-};
-struct Multiply {
-  template <typename T>
-  static T apply(T a, T b) {
-    return static_cast<T>(arithmetic(a) * arithmetic(b));
-  }
-};
-struct Maximum {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a > b || a != a ? a : b;  // b when b is NaN
-  }
-};
-struct Minimum {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a < b || a != a ? a : b;
-  }
-};
-struct And {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a & b;
-  }
-};
-struct Or {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a | b;
-  }
-};
-struct Xor {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a ^ b;
-  }
-};
-
 template <typename T, typename Kind>
 void reduce(std::byte* out, const std::byte* const* sources, size_t count, size_t elements) {
   using Accumulator = typename AccumulatorOf<T>::type;
@@ -151,18 +100,18 @@ void reduce(std::byte* out, const std::byte* const* sources, size_t count, size_
 
 template <typename T>
 Reduction arithmetic_kind(std::string_view kind) {
-  if (kind == "add") return reduce<T, Add>;
-  if (kind == "multiply") return reduce<T, Multiply>;
-  if (kind == "maximum") return reduce<T, Maximum>;
-  if (kind == "minimum") return reduce<T, Minimum>;
+  if (kind == "add") return reduce<T, CombineAdd>;
+  if (kind == "multiply") return reduce<T, CombineMultiply>;
+  if (kind == "maximum") return reduce<T, CombineMaximum>;
+  if (kind == "minimum") return reduce<T, CombineMinimum>;
   return nullptr;
 }
 
 template <typename T>
 Reduction bitwise_kind(std::string_view kind) {
-  if (kind == "and") return reduce<T, And>;
-  if (kind == "or") return reduce<T, Or>;
-  if (kind == "xor") return reduce<T, Xor>;
+  if (kind == "and") return reduce<T, CombineAnd>;
+  if (kind == "or") return reduce<T, CombineOr>;
+  if (kind == "xor") return reduce<T, CombineXor>;
   return nullptr;
 }
 

@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "host/combine_functions.h"
 #include "host/kernels/dtype_map.h"
 #include "host/kernels/step_context.h"
 
@@ -25,68 +26,6 @@ inline Combine combine_of(const StepContext& step) {
   step.fail(ErrorKind::kInvalid,
             "attribute `kind` is `" + kind + "`; known are add multiply maximum minimum and or xor");
 }
-
-template <typename T>
-bool is_nan(T x) {
-  if constexpr (std::is_floating_point_v<T>) return x != x;
-  return false;
-}
-
-// Each works in the accumulator type; on bool, add is or and multiply is and.
-struct CombineAdd {
-  template <typename T>
-  static T apply(T a, T b) {
-    if constexpr (std::is_same_v<T, bool>) {
-      return a || b;
-    } else if constexpr (std::is_integral_v<T>) {
-      return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
-    } else {
-      return a + b;
-    }
-  }
-};
-struct CombineMultiply {
-  template <typename T>
-  static T apply(T a, T b) {
-    if constexpr (std::is_same_v<T, bool>) {
-      return a && b;
-    } else if constexpr (std::is_integral_v<T>) {
-      return static_cast<T>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
-    } else {
-      return a * b;
-    }
-  }
-};
-struct CombineMaximum {
-  template <typename T>
-  static T apply(T a, T b) {
-    return (is_nan(a) || a > b) ? a : b;
-  }
-};
-struct CombineMinimum {
-  template <typename T>
-  static T apply(T a, T b) {
-    return (is_nan(a) || a < b) ? a : b;
-  }
-};
-struct CombineAnd {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a & b;
-  }
-};
-struct CombineOr {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a | b;
-  }
-};
-struct CombineXor {
-  template <typename T>
-  static T apply(T a, T b) {
-    return a ^ b;
-  }
-};
 
 // Calls visit.template operator()<T, Op>() for the element type and the combining function; refuses pairs that have no
 // meaning (bitwise on floats, order on complex numbers).
