@@ -27,7 +27,8 @@ def check_grant(readers: Sequence[str], tokens: tuple[int, int] | None) -> None:
 class LeaseTicket:
     """What a reader must know of a lease; it travels inside the serving stack's own request, as JSON.
 
-    It carries a capability key: whoever has it, and is a named reader, may read the blocks. Treat it as a secret.
+    It carries a capability key: whoever has it can read the blocks. Treat it as a secret. The named readers are those
+    that the producer waits for; another's read ends nothing and is warned of.
 
     Attributes:
         request: the producer's name of the request.
