@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import _C
 from .errors import KvError, KvPeerError, status_error
 
 if TYPE_CHECKING:
     from .agent import Agent
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -93,12 +95,7 @@ class Peer:
             KvPeerError: it is not connected.
         """
         names = PeerRegion.__dataclass_fields__
-        try:
-            found = self._agent.native.peer_regions(self.id)
-        except KvError:
-            raise
-        except RuntimeError as error:
-            raise KvPeerError(str(error)) from None
+        found = self._asked(self._agent.native.peer_regions)
         return tuple(PeerRegion(**{name: native[name] for name in names}) for native in found)
 
     def layout(self) -> tuple[_C.KvLayout, tuple[int, ...]] | None:
@@ -107,13 +104,16 @@ class Peer:
         Raises:
             KvPeerError: it is not connected.
         """
+        found = self._asked(self._agent.native.peer_layout)
+        return None if found is None else (found[0], tuple(found[1]))
+
+    def _asked(self, question: Callable[[int], _Answer]) -> _Answer:
         try:
-            found = self._agent.native.peer_layout(self.id)
+            return question(self.id)
         except KvError:
             raise
         except RuntimeError as error:
             raise KvPeerError(str(error)) from None
-        return None if found is None else (found[0], tuple(found[1]))
 
     def notify(self, payload: bytes) -> None:
         """Send bytes: delivered once, in order, over reconnects to the same incarnation.
